@@ -1,0 +1,1 @@
+"""Plan + model -> running it: the arena engine and its measured peak."""

@@ -1,0 +1,1 @@
+"""The plan: its type and file format, lowering, placement, check, diff."""

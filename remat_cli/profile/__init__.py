@@ -1,0 +1,1 @@
+"""Graph + device -> Profile: measured node costs, or an analytic roofline cost model."""

@@ -1,0 +1,1 @@
+"""Tables for people: pure functions of plans, profiles and timelines."""

@@ -1,0 +1,1 @@
+"""Problem -> Solution: one module a method, a registry, the `auto` portfolio."""
