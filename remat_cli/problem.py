@@ -14,9 +14,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
 
-Kind = Literal[
-    "input", "weight", "constant", "activation", "gradient", "state", "output", "pinned", "view"
-]
+Kind = Literal["input", "weight", "constant", "activation", "gradient", "state", "output", "pinned", "view"]
 RESIDENT_KINDS: frozenset[str] = frozenset({"input", "weight", "constant"})
 
 Status = Literal["optimal", "feasible", "infeasible", "unknown"]
@@ -175,7 +173,9 @@ def topological_faults(problem: Problem) -> Sequence[str]:
         for t in node.inputs:
             producer = problem.tensors[problem.root[t]].producer
             if producer is not None and producer >= v:
-                faults.append(f"node {node.id} reads {problem.tensors[t].id}, which node {problem.nodes[producer].id} makes later")
+                faults.append(
+                    f"node {node.id} reads {problem.tensors[t].id}, which node {problem.nodes[producer].id} makes later"
+                )
     return faults
 
 

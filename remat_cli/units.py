@@ -63,7 +63,10 @@ def _unit_bytes(text: str, number: str, unit: str | None) -> int:
         return _UNITS[unit.upper()]
     letter = unit.upper()
     if letter in ("K", "M", "G", "T"):
-        raise InputError(f"{text!r} is ambiguous", f"write {number}{letter}B (powers of 1000) or {number}{letter}iB (of 1024)")
+        raise InputError(
+            f"{text!r} is ambiguous",
+            f"write {number}{letter}B (powers of 1000) or {number}{letter}iB (of 1024)",
+        )
     raise InputError(f"{text!r} has an unknown unit {unit!r}", _EXAMPLES)
 
 
