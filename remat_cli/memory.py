@@ -117,14 +117,8 @@ class _Machine:
             root = problem.root[t]
             if problem.is_made(root):
                 if root not in self.live:
-                    gone = (
-                        "is not live here"
-                        if problem.tensors[root].producer in self.done
-                        else "was never computed"
-                    )
-                    raise ValueError(
-                        f"node {problem.nodes[v].id} needs {problem.tensors[t].id}, which {gone}"
-                    )
+                    gone = "is not live here" if problem.tensors[root].producer in self.done else "was never computed"
+                    raise ValueError(f"node {problem.nodes[v].id} needs {problem.tensors[t].id}, which {gone}")
             elif root in self.overwritten:
                 update = problem.nodes[self.overwritten[root]].id
                 raise ValueError(
@@ -159,9 +153,7 @@ class _Machine:
             raise ValueError(f"there is no tensor number {t}")
         tensor = problem.tensors[t]
         if tensor.view_of is not None:
-            raise ValueError(
-                f"{tensor.id} is a view of {problem.tensors[problem.root[t]].id}: only that can be freed"
-            )
+            raise ValueError(f"{tensor.id} is a view of {problem.tensors[problem.root[t]].id}: only that can be freed")
         if not problem.is_made(t):
             raise ValueError(f"{tensor.id} is resident ({tensor.kind}): it cannot be freed")
         if t not in self.live:

@@ -79,7 +79,7 @@ class Problem:
     def root(self) -> tuple[int, ...]:
         """For each tensor, the tensor that owns its storage (itself unless it is a view)."""
         roots: list[int] = []
-        for index, tensor in enumerate(self.tensors):
+        for index in range(len(self.tensors)):
             target = index
             while (parent := self.tensors[target].view_of) is not None:
                 target = parent
@@ -90,8 +90,7 @@ class Problem:
     def reads(self) -> tuple[tuple[int, ...], ...]:
         """For each node, the distinct non-resident storages that it reads, ascending."""
         return tuple(
-            tuple(sorted({self.root[t] for t in node.inputs if self.is_made(self.root[t])}))
-            for node in self.nodes
+            tuple(sorted({self.root[t] for t in node.inputs if self.is_made(self.root[t])})) for node in self.nodes
         )
 
     @cached_property
