@@ -93,11 +93,11 @@ class _Machine:
         if not 0 <= v < len(problem.nodes):
             raise ValueError(f"there is no node number {v}")
         node = problem.nodes[v]
-        self._check_inputs(v)
         if v in self.done and not node.recomputable:
             raise ValueError(f"node {node.id} ({node.op_type}) must run only once")
         if v in self.done and v in self.updates:
             raise ValueError(f"node {node.id} updates a state, so it must run only once")
+        self._check_inputs(v)
         saved = self._check_in_place(step) if step.in_place_of is not None else 0
         during = self.live_bytes + problem.write_bytes[v] - saved + node.workspace_bytes
         if step.in_place_of is not None:
