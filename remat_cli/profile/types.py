@@ -5,12 +5,19 @@ One JSON object, UTF-8, fixed key order, integers only, one node a line, no host
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
 
 from remat_cli.problem import NodeCost
+from remat_cli.units import MAX_BYTES
 
 FORMAT = "remat-profile"
 VERSION = "1.0"
+
+# Larger figures are damaged files, and would overflow the solvers' 64-bit sums: 11 days a node, an exbibyte.
+Ns = Annotated[int, msgspec.Meta(ge=0, le=10**15)]
+Bytes = Annotated[int, msgspec.Meta(ge=0, le=MAX_BYTES)]
 
 
 class ProfileModel(msgspec.Struct, frozen=True):
@@ -18,26 +25,26 @@ class ProfileModel(msgspec.Struct, frozen=True):
 
     file: str
     graph_sha256: str
-    dims: dict[str, int]
+    dims: dict[str, Annotated[int, msgspec.Meta(ge=0)]]
 
 
 class ProfileDevice(msgspec.Struct, frozen=True):
     """Where it was measured. `model`: the processor's or card's own name."""
 
     name: str
-    threads: int
+    threads: Annotated[int, msgspec.Meta(ge=1)]
     model: str = ""
 
 
 class ProfileNode(msgspec.Struct, frozen=True, array_like=True):
     """One node: id, operator, median time, spread (third quartile - first quartile), scratch, bytes of each output."""
 
-    id: str
+    id: Annotated[str, msgspec.Meta(min_length=1)]
     op_type: str
-    median_ns: int
-    spread_ns: int
-    workspace_bytes: int
-    output_bytes: tuple[int, ...]
+    median_ns: Ns
+    spread_ns: Ns
+    workspace_bytes: Bytes
+    output_bytes: tuple[Bytes, ...]
 
 
 class Profile(msgspec.Struct, frozen=True):
