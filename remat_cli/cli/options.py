@@ -23,7 +23,7 @@ else:  # older versions of click cannot be subscripted
 
 F = TypeVar("F", bound=Callable[..., Any])
 STDOUT = Path("-")
-_DIM = re.compile(r"(?P<name>[^=]+)=(?P<size>[0-9]{1,18})", re.ASCII)
+_DIM = re.compile(r"(?P<name>.+)=(?P<size>[0-9]{1,18})", re.ASCII)
 
 
 class RematCommand(click.Command):

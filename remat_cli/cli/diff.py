@@ -1,0 +1,1 @@
+"""``remat diff``: what differs between two plans."""
