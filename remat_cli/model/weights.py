@@ -6,6 +6,8 @@ External data follow onnx.proto (TensorProto.external_data) and https://onnx.ai/
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from io import FileIO
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
@@ -128,20 +130,40 @@ def read_weight_into(weight: Weight, buffer: memoryview) -> None:
     if weight.inline is not None:
         view[:] = weight.inline.raw_data
         return
-    assert weight.file is not None
+    with _open(weight) as file:
+        _fill(file, weight, view)
+
+
+def weight_chunks(weight: Weight, chunk_bytes: int = 1 << 20) -> Iterator[memoryview]:
+    """The bytes of a weight in its file, a chunk at a time; each chunk is valid until the next one is asked for."""
+    buffer = memoryview(bytearray(min(chunk_bytes, weight.length)))
+    with _open(weight) as file:
+        for start in range(0, weight.length, chunk_bytes):
+            part = buffer[: weight.length - start]
+            _fill(file, weight, part)
+            yield part
+
+
+def _open(weight: Weight) -> FileIO:
+    assert weight.file is not None, "inline weights have no file"
     try:
-        with weight.file.open("rb", buffering=0) as file:
-            file.seek(weight.offset)
-            done = 0
-            while done < weight.length:
-                count = file.readinto(view[done:])
-                if not count:
-                    raise ModelError(
-                        f"{weight.file}: ends inside weight {quoted(weight.name)}: it changed since loading"
-                    )
-                done += count
+        file = FileIO(weight.file)
+        file.seek(weight.offset)
     except OSError as error:
         raise ModelError(f"{weight.file}: cannot be read ({error.strerror})") from None
+    return file
+
+
+def _fill(file: FileIO, weight: Weight, view: memoryview) -> None:
+    done = 0
+    while done < view.nbytes:
+        try:
+            count = file.readinto(view[done:])
+        except OSError as error:
+            raise ModelError(f"{weight.file}: cannot be read ({error.strerror})") from None
+        if not count:
+            raise ModelError(f"{weight.file}: ends inside weight {quoted(weight.name)}: it changed since loading")
+        done += count
 
 
 def weight_tensor(weight: Weight) -> TensorProto:
