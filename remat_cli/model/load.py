@@ -35,7 +35,7 @@ def load_graph(
     """
     reporter = reporter or Reporter()
     draft = normalise(read_model(path), path, dims or {}, feeds or {}, infer_shapes)
-    tensors = size_tensors(draft.to_model(), draft.weights, feeds, reporter)
+    tensors = size_tensors(draft.to_model(), draft.weights, feeds, reporter, draft.declared, draft.labels)
     _note_wrong_shapes(draft, tensors)
     graph = Graph(
         path=path,
@@ -58,7 +58,6 @@ def load_graph(
 
 def _graph_nodes(draft: Draft, tensors: Mapping[str, TensorInfo]) -> tuple[GraphNode, ...]:
     used = {*draft.outputs, *(name for node in draft.nodes for name in reads(node))}
-    known = {**draft.constants, **draft.weights}
     opset = draft.opsets.get("", 1)
     return tuple(
         GraphNode(
@@ -70,7 +69,7 @@ def _graph_nodes(draft: Draft, tensors: Mapping[str, TensorInfo]) -> tuple[Graph
             outputs=tuple(node.output),
             proto=_named(node),
             captures=captures(node),
-            view_of=view_source(node, tensors, known, used, opset),
+            view_of=view_source(node, tensors, draft.constants, used, opset),
             once=once_reason(node, tensors, draft.constants, opset),
             in_place=in_place_positions(node, tensors, opset),
         )

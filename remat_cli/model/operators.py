@@ -132,8 +132,7 @@ def _own_behaviour(node: onnx.NodeProto, constants: Mapping[str, TensorProto], o
 def _dropout_is_off(node: onnx.NodeProto, constants: Mapping[str, TensorProto], opset: int) -> bool:
     if _dropout_is_identity(node, opset):
         return True
-    # A set of names tells too little to say more.
-    if opset < 7 or not isinstance(constants, Mapping) or node.input[2] not in constants:
+    if opset < 7 or node.input[2] not in constants:
         return False
     return not onnx.numpy_helper.to_array(constants[node.input[2]]).any()
 

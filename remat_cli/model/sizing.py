@@ -14,12 +14,13 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 import onnx
-from onnx import ModelProto, TensorProto, TypeProto, ValueInfoProto
+from onnx import GraphProto, ModelProto, TensorProto, TypeProto, ValueInfoProto
 
 from remat_cli.errors import ModelError
 from remat_cli.model.dependence import RANDOM, ShapeSources, shape_sources
 from remat_cli.model.element_types import ELEMENT_BITS, STRING, tensor_bytes, type_name
 from remat_cli.model.graph import TensorInfo, Weight
+from remat_cli.model.loops import loop_types
 from remat_cli.model.ort_messages import RuntimeMessage
 from remat_cli.model.sizing_run import ChildFailure, Measured, SizingRun
 from remat_cli.model.weights import weight_tensor
@@ -51,13 +52,30 @@ def infer_types(model: ModelProto, declared: Mapping[str, TypeProto] | None = No
     for value in bare.graph.output:
         if value.name in made:
             value.ClearField("type")
-    for name, kind in (declared or {}).items():
-        bare.graph.value_info.append(ValueInfoProto(name=name, type=kind))
-    inferred = _inferred(bare).graph
-    types = {value.name: value.type for value in (*inferred.input, *inferred.value_info, *inferred.output)}
-    for tensor in inferred.initializer:
+    _state_types(bare.graph, declared or {})
+    while True:
+        types = _types(_inferred(bare).graph)
+        known = {name: kind for name, kind in loop_types(bare, types, infer_types).items() if kind != types.get(name)}
+        if not known:
+            return types
+        _state_types(bare.graph, known)
+
+
+def _types(graph: GraphProto) -> dict[str, TypeProto]:
+    stated = (*graph.input, *graph.value_info, *graph.output)
+    types = {value.name: value.type for value in stated if value.type.WhichOneof("value")}
+    for tensor in graph.initializer:
         types.setdefault(tensor.name, onnx.helper.make_tensor_type_proto(tensor.data_type, list(tensor.dims)))
     return types
+
+
+def _state_types(graph: GraphProto, known: Mapping[str, TypeProto]) -> None:
+    """Write types into the model, which inference then takes as given."""
+    for value in (*graph.value_info, *graph.output):
+        if value.name in known:
+            value.type.CopyFrom(known[value.name])
+    stated = {value.name for value in (*graph.value_info, *graph.output)}
+    graph.value_info.extend(ValueInfoProto(name=name, type=kind) for name, kind in known.items() if name not in stated)
 
 
 def _inferred(model: ModelProto) -> ModelProto:

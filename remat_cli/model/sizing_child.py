@@ -9,11 +9,12 @@ from __future__ import annotations
 import json
 import re
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from onnx import TensorProto
+from onnx import TensorProto, numpy_helper
 
 from remat_cli.model.element_types import STRING, numpy_dtype, tensor_bytes
 from remat_cli.model.feeds import seeded_value
@@ -40,9 +41,10 @@ def _inferred(session: Any, names: list[str]) -> dict[str, list[Any]]:
     for output in session.get_outputs():
         elem_type = _elem_type(output.type)
         shape = output.shape
-        if elem_type == STRING:
+        # onnxruntime gives [] for scalars and for unknown ranks alike.
+        if elem_type in (0, STRING) or not shape or output.name not in names:
             continue
-        if elem_type and all(isinstance(dim, int) and dim >= 0 for dim in shape) and output.name in names:
+        if all(isinstance(dim, int) and dim >= 0 for dim in shape):
             values[output.name] = [elem_type, shape, tensor_bytes(elem_type, shape), "tensor"]
     return values
 
@@ -57,25 +59,31 @@ def _elem_type(text: str) -> int:
 
 
 def _measured(session: Any, job: dict[str, Any]) -> dict[str, list[Any]]:
-    import onnxruntime as ort
-
-    feeds = {entry["name"]: _ort_value(ort, entry) for entry in job["feeds"]}
-    outputs = session.get_outputs()
-    tensors = [output.name for output in outputs if output.type.startswith("tensor(")]
-    others = [output.name for output in outputs if not output.type.startswith("tensor(")]
-    values = {}
-    if tensors:
-        for name, value in zip(tensors, session.run_with_ort_values(tensors, feeds), strict=True):
-            elem_type, shape = value.element_type(), value.shape()
-            values[name] = [elem_type, shape, tensor_bytes(elem_type, shape), "tensor"]
-    for name in others:
-        # Only `run` opens sequences and optionals; their values stay in this process.
-        arrays = {key: value.numpy() for key, value in feeds.items()}
-        values[name] = _opened(session.run([name], arrays)[0], next(o.type for o in outputs if o.name == name))
+    feeds = {entry["name"]: _value(entry) for entry in job["feeds"]}
+    types = {output.name: output.type for output in session.get_outputs()}
+    # OrtValues take no strings, and do not open sequences and optionals; `run` does not know the newest types.
+    strings = any(entry["elem_type"] == STRING for entry in job["feeds"])
+    plain = [name for name, kind in types.items() if strings or not kind.startswith("tensor(")]
+    others = [name for name in types if name not in plain]
+    values: dict[str, list[Any]] = {}
+    if others:
+        found = session.run_with_ort_values(others, {name: _ort_value(*pair) for name, pair in feeds.items()})
+        for name, value in zip(others, found, strict=True):
+            values[name] = _tensor(value.element_type(), value.shape())
+    if plain:
+        for name, value in zip(plain, session.run(plain, {k: v for k, (v, _) in feeds.items()}), strict=True):
+            values[name] = _opened(value, types[name])
     return values
 
 
+def _tensor(elem_type: int, shape: Sequence[int]) -> list[Any]:
+    return [elem_type, list(shape), tensor_bytes(elem_type, shape), "tensor"]
+
+
 def _opened(value: Any, type_text: str) -> list[Any]:
+    """Sizes of a value that `run` gave: an array, a list of arrays (a sequence), or None (an empty optional)."""
+    if type_text.startswith("tensor("):
+        return _tensor(_elem_type(type_text), np.asarray(value).shape)
     container = "optional" if type_text.startswith("optional") else "sequence"
     inner = re.search(r"tensor\(\w+\)", type_text)
     elem_type = _elem_type(inner[0]) if inner else 0
@@ -84,24 +92,26 @@ def _opened(value: Any, type_text: str) -> list[Any]:
     return [elem_type, [], size, container]
 
 
-def _ort_value(ort: Any, entry: dict[str, Any]) -> Any:
-    shape = tuple(entry["shape"])
-    elem_type = entry["elem_type"]
+def _value(entry: dict[str, Any]) -> tuple[np.ndarray, int]:
+    """The array of one feed, and its element type."""
+    shape, elem_type = tuple(entry["shape"]), entry["elem_type"]
     if "strings" in entry:
-        return ort.OrtValue.ortvalue_from_numpy(np.array(entry["strings"], dtype=object).reshape(shape))
+        return np.array(entry["strings"], dtype=object).reshape(shape), elem_type
     if "seed" in entry:
-        value = seeded_value(entry["name"], elem_type, shape, entry["seed"])
-    elif "tensor" in entry:
-        tensor = TensorProto.FromString(Path(entry["tensor"]).read_bytes())
-        from onnx import numpy_helper
+        return seeded_value(entry["name"], elem_type, shape, entry["seed"]), elem_type
+    if "tensor" in entry:
+        array = numpy_helper.to_array(TensorProto.FromString(Path(entry["tensor"]).read_bytes()))
+        return array.astype(object) if elem_type == STRING else array, elem_type
+    return _from_file(entry, elem_type, shape), elem_type
 
-        value = numpy_helper.to_array(tensor)
-    else:
-        value = _from_file(entry, elem_type, shape)
-    if elem_type == STRING:
-        return ort.OrtValue.ortvalue_from_numpy(value.astype(object))
+
+def _ort_value(value: np.ndarray, elem_type: int) -> Any:
+    import onnxruntime as ort
+
+    # numpy's own types have kind "V" only where ml_dtypes adds one that onnxruntime's binding does not know.
     storage = value.view(np.dtype(f"u{value.dtype.itemsize}")) if value.dtype.kind == "V" else value
-    return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(np.ascontiguousarray(storage).reshape(shape), elem_type)
+    storage = np.ascontiguousarray(storage).reshape(value.shape)
+    return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(storage, elem_type)
 
 
 def _from_file(entry: dict[str, Any], elem_type: int, shape: tuple[int, ...]) -> np.ndarray:
