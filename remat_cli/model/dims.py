@@ -38,6 +38,10 @@ def fix_dims(draft: Draft, dims: Mapping[str, int], feeds: Mapping[str, np.ndarr
             dim = draft.inputs[tensor].tensor_type.shape.dim[axis]
             dim.Clear()
             dim.dim_value = int(values[name])
+    for kind in draft.declared.values():
+        for dim in kind.tensor_type.shape.dim:
+            if dim.dim_param in draft.dims:
+                dim.dim_value = draft.dims[dim.dim_param]
 
 
 def _open_dims(draft: Draft) -> _Places:

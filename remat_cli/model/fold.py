@@ -16,15 +16,16 @@ from onnx import TensorProto, helper, numpy_helper
 
 from remat_cli.errors import ModelError
 from remat_cli.model.draft import Draft
-from remat_cli.model.fold_ops import MAX_BYTES, evaluate
+from remat_cli.model.fold_ops import MAX_BYTES, OPERATORS, evaluate
+from remat_cli.model.infer_node import Shapes, infer_node
 from remat_cli.model.names import listed
 from remat_cli.model.sparse import dense
 from remat_cli.model.structure import drop_dead
 from remat_cli.model.weights import weight_of, weight_tensor
 
-Shapes = Mapping[str, tuple[int, "tuple[int, ...] | None"]]
 Infer = Callable[[onnx.ModelProto], Shapes]
 _Array = np.ndarray[Any, Any]
+_UNKNOWN = (0, None)
 
 _SCALAR_FIELDS = {
     "value_float": ("f", np.float32), "value_floats": ("floats", np.float32),
@@ -35,9 +36,9 @@ _SCALAR_FIELDS = {
 def fold_constants(draft: Draft, infer: Infer) -> None:
     """Replace nodes of known value by constants, as long as that makes more values known.
 
-    `infer` gives element type and shape (None if unknown) of the tensors of a model; it is asked again after every
-    round, since a folded shape makes further shapes known. Nodes whose value only an operator's kernel can compute to
-    the last bit (Exp, MatMul, ...), random ones, and results of more than `MAX_BYTES` stay ordinary nodes.
+    `infer` gives element type and shape (None if unknown) of the tensors of a model. Nodes whose value only an
+    operator's kernel can compute to the last bit (Exp, MatMul, ...), random ones, and results of more than `MAX_BYTES`
+    stay ordinary nodes.
     """
     constant_nodes = [node for node in draft.nodes if _is_constant_node(node)]
     for node in constant_nodes:
@@ -45,12 +46,14 @@ def fold_constants(draft: Draft, infer: Infer) -> None:
     _remove(draft, constant_nodes)
     folded = [draft.label(node) for node in constant_nodes]
     values = {name: array for name, t in draft.constants.items() if (array := _array(t)) is not None}
-    while any(_may_fold(node, values) for node in draft.nodes):
-        made = _fold_once(draft, values, infer(draft.to_model()))
-        folded += [draft.label(node) for node in made]
-        _remove(draft, made)
-        if not made:
-            break
+    asks = made = True
+    # Without Shape nodes one pass folds all there is; with them, folded values may make further shapes known.
+    while asks and made and any(_may_fold(node, values) for node in draft.nodes):
+        asks = any(_asks_shape(node) for node in draft.nodes)
+        done = _fold_once(draft, values, dict(infer(draft.to_model())) if asks else {})
+        folded += [draft.label(node) for node in done]
+        _remove(draft, done)
+        made = bool(done)
     drop_dead(draft)
     if folded:
         nodes = "node became a constant" if len(folded) == 1 else "nodes became constants"
@@ -101,36 +104,45 @@ def _array(tensor: TensorProto) -> _Array | None:
     return array if array.dtype.kind in "biuf" else None
 
 
+def _asks_shape(node: onnx.NodeProto) -> bool:
+    return node.op_type in ("Shape", "Size") and not node.domain
+
+
 def _may_fold(node: onnx.NodeProto, values: Mapping[str, _Array]) -> bool:
-    if node.domain:
+    if node.domain or not node.input:
         return False
-    if node.op_type in ("Shape", "Size"):
-        return True
-    return bool(node.input) and all(not name or name in values for name in node.input)
+    return _asks_shape(node) or (node.op_type in OPERATORS and all(not name or name in values for name in node.input))
 
 
 def _fold_once(draft: Draft, values: dict[str, _Array], shapes: Shapes) -> list[onnx.NodeProto]:
-    """One pass in topological order; results are known to the nodes after. Returns the nodes that were folded."""
-    made = []
+    """One pass in topological order; results are known to the nodes after. Returns the nodes that were folded.
+
+    A folded value often is the shape of the next tensor, so types are inferred anew, node by node, on the way: else a
+    model of n layers could need n rounds.
+    """
+    made: list[onnx.NodeProto] = []
     opset = draft.opsets.get("", 1)
     for node in draft.nodes:
         if not _may_fold(node, values):
+            if made and shapes and any(shapes.get(name, _UNKNOWN)[1] is None for name in node.output):
+                shapes.update(infer_node(node, shapes, draft.constants, draft.opsets))
             continue
         results = _known_shape(node, shapes) or evaluate(node, [values.get(name) for name in node.input], opset)
         if results is None or len(results) < len(node.output):
             continue
         for name, array in zip(node.output, results, strict=False):
-            values[name] = array
-            draft.constants[name] = numpy_helper.from_array(np.ascontiguousarray(array).reshape(array.shape), name)
+            tensor = numpy_helper.from_array(np.ascontiguousarray(array).reshape(array.shape), name)
+            values[name], draft.constants[name] = array, tensor
+            shapes[name] = (tensor.data_type, tuple(array.shape))
         made.append(node)
     return made
 
 
 def _known_shape(node: onnx.NodeProto, shapes: Shapes) -> list[_Array] | None:
     """Shape and Size of a tensor of known shape (onnx Shape-15: `start` and `end` are clamped like a Python slice)."""
-    if node.op_type not in ("Shape", "Size"):
+    if not _asks_shape(node):
         return None
-    _, shape = shapes.get(node.input[0], (0, None))
+    _, shape = shapes.get(node.input[0], _UNKNOWN)
     if shape is None:
         return None
     if node.op_type == "Size":

@@ -60,7 +60,7 @@ class _Node:
 
 def evaluate(node: onnx.NodeProto, inputs: Sequence[Array | None], opset: int) -> list[Array] | None:
     """The outputs of `node`, or None when it is not folded; bad nodes never are. `inputs[k]` is None for a gap."""
-    operator = _OPERATORS.get(node.op_type)
+    operator = OPERATORS.get(node.op_type)
     if operator is None:
         return None
     try:
@@ -303,7 +303,7 @@ def _sqrt(n: _Node) -> Array:
     return np.asarray(np.sqrt(n[0]))
 
 
-_OPERATORS: dict[str, Callable[[_Node], Any]] = {
+OPERATORS: dict[str, Callable[[_Node], Any]] = {
     "Abs": _elementwise(np.abs),
     "Add": _arithmetic(np.add),
     "And": _elementwise(np.logical_and),

@@ -12,7 +12,9 @@ from remat_cli.errors import ModelError
 from remat_cli.ort_session import Device, make_session
 
 # Every onnxruntime that remat installs with (1.23 and later) reads these, so most files need no question.
-_SURE_IR, _SURE_OPSET = 11, 23
+_SURE_IR, _SURE_OPSET = 10, 21
+# With ALLOW_RELEASED_ONNX_OPSET_ONLY=0 in the environment onnxruntime takes any opset.
+_MOST = 99
 
 
 def check_versions(model: onnx.ModelProto, path: Path) -> None:
@@ -43,10 +45,10 @@ def runtime_limits() -> tuple[int, int]:
     Found by offering it a trivial model of ever newer versions, since it has no call that says.
     """
     max_ir = _SURE_IR
-    while _loads(max_ir + 1, _SURE_OPSET):
+    while max_ir < _MOST and _loads(max_ir + 1, _SURE_OPSET):
         max_ir += 1
     max_opset = _SURE_OPSET
-    while _loads(_SURE_IR, max_opset + 1):
+    while max_opset < _MOST and _loads(_SURE_IR, max_opset + 1):
         max_opset += 1
     return max_ir, max_opset
 

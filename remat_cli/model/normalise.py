@@ -26,6 +26,7 @@ from remat_cli.model.names import quoted
 from remat_cli.model.sparse import dense
 from remat_cli.model.structure import check_names, close_gaps, drop_dead_with_note, sort_nodes
 from remat_cli.model.subgraphs import all_names, bodies
+from remat_cli.model.tidy_bodies import tidy_bodies
 from remat_cli.model.weights import weight_of, weight_tensor
 
 MAX_CONSTANT_ELEMENTS = 1024
@@ -54,6 +55,7 @@ def normalise(
     check_names(draft)
     sort_nodes(draft)
     drop_dead_with_note(draft)
+    tidy_bodies(draft)
     hoist_body_weights(draft)
     fix_dims(draft, dims, feeds)
     fold_constants(draft, infer)
@@ -82,7 +84,7 @@ def make_draft(model: onnx.ModelProto, path: Path) -> Draft:
         outputs=list(dict.fromkeys(value.name for value in graph.output)),
         weights={},
         constants={},
-        declared={value.name: value.type for value in (*graph.value_info, *graph.output)},
+        declared={value.name: value.type for value in (*graph.value_info, *graph.output) if value.name},
         metadata={entry.key: entry.value for entry in model.metadata_props},
         names=set(all_names(graph)),
     )

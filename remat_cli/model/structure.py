@@ -48,6 +48,9 @@ def _variadic_from(op_type: str, domain: str, version: int) -> int:
 def check_names(draft: Draft) -> None:
     """Every tensor is made once, and everything that is read is made. Raises ModelError naming node and tensor."""
     labels = node_labels(draft.nodes)
+    for position, node in enumerate(draft.nodes):
+        if not node.op_type:
+            raise ModelError(f"{draft.path}: node {position} {quoted(node.name)} has no operator")
     made: dict[str, str] = dict.fromkeys(draft.inputs, "a graph input")
     made.update(dict.fromkeys((*draft.weights, *draft.constants), "an initialiser"))
     _check_single_assignment(draft, draft.nodes, labels, made)
@@ -70,16 +73,28 @@ def _check_single_assignment(
                 raise ModelError(f"{draft.path}: {quoted(name)} is written twice: by {made[name]} and by {label}")
             made[name] = label
         for body in bodies(node):
-            inner = {value.name: f"an input of a body of {label}" for value in body.input}
+            inner = dict.fromkeys((tensor.name for tensor in body.initializer), "an initialiser")
+            inner.update(dict.fromkeys((value.name for value in body.input), f"an input of a body of {label}"))
             inner_labels = [f"{inner_label} inside {label}" for inner_label in node_labels(body.node)]
             _check_single_assignment(draft, body.node, inner_labels, inner)
 
 
 def sort_nodes(draft: Draft) -> None:
     """Put nodes after the nodes that they read from, otherwise in the file's order. Raises ModelError on a cycle."""
-    producer = {name: index for index, node in enumerate(draft.nodes) for name in node.output}
-    needs = [{producer[name] for name in reads(node) if name in producer} for node in draft.nodes]
-    readers: list[list[int]] = [[] for _ in draft.nodes]
+    order = sorted_nodes(draft.nodes, str(draft.path))
+    if order != list(range(len(order))):
+        draft.notes.append("nodes were not in topological order; they are sorted")
+        draft.nodes = [draft.nodes[index] for index in order]
+
+
+def sorted_nodes(nodes: Sequence[onnx.NodeProto], where: str) -> list[int]:
+    """Indices of `nodes` in topological order, the smallest index first where there is a choice.
+
+    Raises ModelError that begins with `where` and names the nodes of a cycle.
+    """
+    producer = {name: index for index, node in enumerate(nodes) for name in node.output}
+    needs = [{producer[name] for name in reads(node) if name in producer} for node in nodes]
+    readers: list[list[int]] = [[] for _ in nodes]
     for index, sources in enumerate(needs):
         for source in sources:
             readers[source].append(index)
@@ -93,14 +108,15 @@ def sort_nodes(draft: Draft) -> None:
             missing[reader] -= 1
             if missing[reader] == 0:
                 heapq.heappush(ready, reader)
-    if len(order) < len(draft.nodes):
-        raise ModelError(f"{draft.path}: nodes form a cycle: {_cycle(draft, needs, set(order))}")
-    if any(index != position for position, index in enumerate(order)):
-        draft.notes.append("nodes were not in topological order; they are sorted")
-        draft.nodes = [draft.nodes[index] for index in order]
+    if len(order) < len(nodes):
+        labels = node_labels(nodes)
+        cycle = [labels[index] for index in _cycle(needs, set(order))]
+        shown = [*cycle[:8], *(["..."] if len(cycle) > 8 else []), cycle[0]]
+        raise ModelError(f"{where}: nodes form a cycle: {' -> '.join(shown)}")
+    return order
 
 
-def _cycle(draft: Draft, needs: Sequence[set[int]], placed: set[int]) -> str:
+def _cycle(needs: Sequence[set[int]], placed: set[int]) -> list[int]:
     """One cycle among the nodes that could not be placed, each of which needs another such node."""
     index = min(i for i in range(len(needs)) if i not in placed)
     seen: dict[int, None] = {}
@@ -108,9 +124,7 @@ def _cycle(draft: Draft, needs: Sequence[set[int]], placed: set[int]) -> str:
         seen[index] = None
         index = min(source for source in needs[index] if source not in placed)
     walk = list(seen)
-    walk = walk[walk.index(index) :]
-    labels = [draft.label(draft.nodes[i]) for i in reversed(walk)]
-    return " -> ".join([*labels[:8], *(["..."] if len(labels) > 8 else []), labels[0]])
+    return walk[walk.index(index) :][::-1]
 
 
 def drop_dead(draft: Draft) -> list[str]:
