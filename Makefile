@@ -30,7 +30,7 @@ bench: $(STAMP) ## Run every benchmark in benchmarks/ and print its table
 	done
 
 plans: $(STAMP) ## Make the golden plans in plans/ again
-	$(PY) plans/regenerate.py
+	$(PY) -m plans.regenerate
 
 clean: ## Remove the virtual environment, caches and the demo's output
 	rm -rf $(VENV) $(DEMO_OUT) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

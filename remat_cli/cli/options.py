@@ -166,3 +166,12 @@ def common_options(command: F) -> F:
     for option in reversed(options):
         command = option(command)
     return command
+
+
+def feeds_of(inputs: Path | None) -> dict[str, Any] | None:
+    """The arrays of ``--inputs``, by name; None without it."""
+    if inputs is None:
+        return None
+    from remat_cli.model.feeds import read_feeds
+
+    return read_feeds(inputs)

@@ -145,14 +145,10 @@ def command(format: str, quiet: bool, **given: Any) -> int:
 
 def _solve(ctx: click.Context, asked: Asked, reporter: Reporter) -> Plan:
     from remat_cli import pipeline
-    from remat_cli.plan.files import read_plan
+    from remat_cli.plan.files import load_plan
 
-    warm_start = read_plan(asked.warm_start) if asked.warm_start else None
-    feeds = None
-    if asked.inputs is not None:
-        from remat_cli.model.feeds import read_feeds
-
-        feeds = read_feeds(asked.inputs)
+    warm_start = load_plan(asked.warm_start) if asked.warm_start else None
+    feeds = opt.feeds_of(asked.inputs)
     source = pipeline.load_source(asked.path, asked.dim, feeds, reporter)
     return pipeline.compile_plan(
         pipeline.CompileRequest(
@@ -223,10 +219,10 @@ def _refuse_model_options(ctx: click.Context, asked: Asked) -> None:
 
 
 def _write(plan: Plan, asked: Asked) -> None:
-    from remat_cli.plan.files import dumps, write_plan
+    from remat_cli.plan.files import dump_plan, write_plan
 
     if asked.output == opt.STDOUT:
-        sys.stdout.buffer.write(dumps(plan))
+        sys.stdout.buffer.write(dump_plan(plan))
     else:
         write_plan(plan, asked.plan_path, force=asked.force)
 
@@ -234,9 +230,9 @@ def _write(plan: Plan, asked: Asked) -> None:
 def _compare(terminal: Terminal, plan: Plan, path: Path) -> int:
     """``--check``: 0 when the file holds this very plan, else 1 and the difference."""
     from remat_cli.cli.diff import print_difference
-    from remat_cli.plan.files import read_plan
+    from remat_cli.plan.files import load_plan
 
-    return print_difference(terminal, read_plan(path), plan, names=(path.name, "solved now"))
+    return print_difference(terminal, load_plan(path), plan, names=(path.name, "solved now"))
 
 
 def _report(terminal: Terminal, plan: Plan, asked: Asked) -> None:
