@@ -135,6 +135,7 @@ class _Scanner:
 
     def _field(self, position: int, end: int) -> tuple[int, int, int, int]:
         """Field number, wire type, start of its value and end of the field that begins at `position`."""
+        field_start = position
         key, position = self._read_varint(position, end)
         number, wire_type = key >> 3, key & 7
         body = position
@@ -150,7 +151,7 @@ class _Scanner:
         else:
             self._damaged(position)
         if position > end or number == 0:
-            self._damaged(body, position - end)
+            self._damaged(body if position > end else field_start, position)
         return number, wire_type, body, position
 
     def _read_varint(self, position: int, end: int) -> tuple[int, int]:
@@ -166,12 +167,12 @@ class _Scanner:
                 return value, position
             shift += 7
 
-    def _damaged(self, position: int, missing: int = 0) -> NoReturn:
+    def _damaged(self, position: int, wanted_end: int = 0) -> NoReturn:
         size = len(self.data)
-        what = f"{missing} bytes are missing" if missing > 0 else "unreadable"
-        raise ModelError(
-            f"{self.path}: is damaged, or not an ONNX file: {what} at byte {min(position, size)} of {size}", _HINT
-        )
+        what = f"unreadable at byte {min(position, size)} of {size}"
+        if wanted_end > size:
+            what = f"it ends {wanted_end - size} bytes too early, after {size}"
+        raise ModelError(f"{self.path}: is damaged, or not an ONNX file: {what}", _HINT)
 
 
 def _varint(value: int) -> bytes:
