@@ -43,13 +43,19 @@ _SHARES_PAST = frozenset({
 })  # fmt: skip
 
 # Bit-equal with the output on the input's own pointer; tests/model/test_in_place.py checks each of them.
+# Not here although they look elementwise: Gelu (some releases read the input again after writing), sums and extrema of
+# more than two inputs (they accumulate in the output).
 _UNARY = frozenset({
     "Abs", "Neg", "Sign", "Exp", "Log", "Sqrt", "Reciprocal", "Erf", "Relu", "LeakyRelu", "ThresholdedRelu", "Elu",
-    "Selu", "Sigmoid", "HardSigmoid", "Tanh", "Softplus", "Softsign", "Clip", "Floor", "Ceil", "Round", "Not",
-    "Sin", "Cos", "Tan", "Asin", "Acos", "Atan", "Sinh", "Cosh", "Asinh", "Acosh", "Atanh",
-    "Softmax", "LogSoftmax", "LayerNormalization", "Cast",
+    "Selu", "Celu", "Sigmoid", "HardSigmoid", "HardSwish", "Mish", "Tanh", "Softplus", "Softsign", "Clip", "Floor",
+    "Ceil", "Round", "Not", "Sin", "Cos", "Tan", "Asin", "Acos", "Atan", "Sinh", "Cosh", "Asinh", "Acosh", "Atanh",
+    "Cast",
 })  # fmt: skip
-_BINARY = frozenset({"Add", "Sub", "Mul", "Div", "Pow", "And", "Or", "Xor"})
+_BINARY = frozenset({"Add", "Sub", "Mul", "Div", "Pow", "And", "Or", "Xor", "Sum", "Min", "Max"})
+# Whole rows at a time. LogSoftmax of double is wrong in place, so doubles are left out of all.
+_ROWWISE = frozenset({"Softmax", "LogSoftmax", "LayerNormalization", "BatchNormalization"})
+_ROWWISE_TYPES = frozenset({TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16})
+IN_PLACE_OPERATORS = _UNARY | _BINARY | _ROWWISE | {"Where"}
 
 
 def view_source(
@@ -149,10 +155,10 @@ def in_place_positions(node: onnx.NodeProto, tensors: Mapping[str, TensorInfo], 
     """
     if node.domain not in _ONNX_DOMAINS or not node.output:
         return ()
-    candidates = _candidates(node, opset)
     result = tensors[node.output[0]]
     if not _is_plain(result):
         return ()
+    candidates = _candidates(node, result.elem_type, opset)
     names = list(node.input)
     return tuple(
         position
@@ -164,14 +170,16 @@ def in_place_positions(node: onnx.NodeProto, tensors: Mapping[str, TensorInfo], 
     )
 
 
-def _candidates(node: onnx.NodeProto, opset: int) -> tuple[int, ...]:
+def _candidates(node: onnx.NodeProto, elem_type: int, opset: int) -> tuple[int, ...]:
     if node.op_type in _UNARY:
         return (0,)
     if node.op_type in _BINARY:
-        return (0, 1)
+        return (0, 1) if len(node.input) == 2 else ()
     if node.op_type == "Where":
         return (1, 2)
-    if node.op_type == "BatchNormalization" and _is_inference_batch_norm(node, opset):
+    if node.op_type in _ROWWISE and elem_type in _ROWWISE_TYPES:
+        if node.op_type == "BatchNormalization" and not _is_inference_batch_norm(node, opset):
+            return ()
         return (0,)
     return ()
 
