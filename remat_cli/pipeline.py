@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from remat_cli.errors import InfeasibleError, InputError, ModelError, NoScheduleError
-from remat_cli.memory import Step, replay_sequence, steps_of
+from remat_cli.memory import replay_sequence, steps_of
 from remat_cli.ort_session import Device, parse_device
 from remat_cli.plan.types import Plan, PlanCosts, PlanDevice, PlanModel
 from remat_cli.problem import NodeCost, Problem, Solution
@@ -109,7 +109,7 @@ def costs_from_profile(source: Source, profile: Path) -> Costs:
         )
     nodes = measured.costs()
     _require_all(graph, nodes, profile.name)
-    origin = PlanCosts("profile", profile.name, _sha256(profile.read_bytes()), "measured")
+    origin = PlanCosts("profile", profile.name, _sha256(profile.read_bytes()), measured.workspace)
     device = parse_device(measured.device.name)
     return Costs(nodes, origin, PlanDevice(device.name, device.alignment, measured.device.threads))
 
@@ -175,8 +175,8 @@ def compile_plan(request: CompileRequest) -> Plan:
         budget_bytes = free_memory_bytes(parse_device(request.costs.device.name))
     else:
         budget_bytes = resolve_budget(request.budget, problem)
-    solution, steps, placement = _solve_and_place(request, problem, budget_bytes)
-    return _lower(request, problem, solution, steps, placement, budget_bytes)
+    solution, placement = _solve_and_place(request, problem, budget_bytes)
+    return _lower(request, problem, solution, placement, budget_bytes)
 
 
 def free_memory_bytes(device: Device) -> int:
@@ -202,18 +202,17 @@ def _compile_smallest(request: CompileRequest, problem: Problem) -> Plan:
     budget_bytes, fallback = smallest_budget(request.source, problem, request.reporter)
     assert fallback.sequence is not None
     try:
-        solution, steps, placement = _solve_and_place(request, problem, budget_bytes, warm=fallback.sequence)
+        solution, placement = _solve_and_place(request, problem, budget_bytes, warm=fallback.sequence)
     except (NoScheduleError, InfeasibleError):
         if request.method != "auto":
             raise
-        steps = steps_of(problem, fallback.sequence)
-        solution, placement = fallback, _place(problem, steps)
-    return _lower(request, problem, solution, steps, placement, budget_bytes)
+        solution, placement = fallback, _place(problem, fallback.sequence)
+    return _lower(request, problem, solution, placement, budget_bytes)
 
 
 def _solve_and_place(
     request: CompileRequest, problem: Problem, budget_bytes: int, warm: tuple[int, ...] | None = None
-) -> tuple[Solution, list[Step], Placement]:
+) -> tuple[Solution, Placement]:
     """Ask for a schedule; while its placed arena misses the capacity, ask again with less."""
     from remat_cli.solve.registry import run_method
     from remat_cli.solve.types import Request
@@ -235,10 +234,9 @@ def _solve_and_place(
         if solution is None or solution.sequence is None:
             break
         first = first or solution
-        steps = steps_of(problem, solution.sequence)
         needed, placement = _needed_bytes(request.source, problem, solution.sequence)
         if needed <= capacity:
-            return _as_asked(solution, first), steps, placement
+            return _as_asked(solution, first), placement
         tighter = question.capacity_bytes - max(needed - capacity, problem.alignment)
         question = replace(question, capacity_bytes=tighter, warm_start=solution.sequence)
     _raise_no_schedule(request, problem, budget_bytes, first or solution, needed)
@@ -280,16 +278,16 @@ def _needed_bytes(source: Source, problem: Problem, sequence: tuple[int, ...]) -
 
     Problem files have no arena: their budgets are about live bytes and per-step workspace, as in the literature.
     """
-    placement = _place(problem, steps_of(problem, sequence))
+    placement = _place(problem, sequence)
     if source.problem is not None:
         return replay_sequence(problem, sequence).peak_bytes, placement
     return placement.arena_bytes, placement
 
 
-def _place(problem: Problem, steps: list[Step]) -> Placement:
+def _place(problem: Problem, sequence: tuple[int, ...]) -> Placement:
     from remat_cli.plan.placement import place
 
-    return place(problem, steps)
+    return place(problem, steps_of(problem, sequence))
 
 
 def _warm_sequence(request: CompileRequest, problem: Problem) -> tuple[int, ...] | None:
@@ -310,12 +308,7 @@ def _warm_sequence(request: CompileRequest, problem: Problem) -> tuple[int, ...]
 
 
 def _lower(
-    request: CompileRequest,
-    problem: Problem,
-    solution: Solution,
-    steps: list[Step],
-    placement: Placement,
-    budget_bytes: int,
+    request: CompileRequest, problem: Problem, solution: Solution, placement: Placement, budget_bytes: int
 ) -> Plan:
     from remat_cli.plan.convert import lower_solution
 
@@ -331,6 +324,7 @@ def _lower(
         ortools=version("ortools"),
         node_costs=request.costs.nodes,
         resident_bytes=_resident_bytes(request.source, problem),
+        placement=placement,
     )
 
 
