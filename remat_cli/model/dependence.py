@@ -1,18 +1,18 @@
 """Which graph inputs' values decide a tensor's shape: the difference between "not inferred" and "not fixed".
 
-A taint analysis over the top-level nodes. For each tensor it tracks what its values hang on and what its shape hangs
-on; `Shape` and `Size` pass on the latter only. Conservative: operators that no table knows hang on all they read.
+A taint analysis. For each tensor it tracks what its values hang on and what its shape hangs on; `Shape` and `Size` pass
+on the latter only. Bodies of If, Loop and Scan are followed. Conservative: operators that no table knows hang on all
+that they read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
-import onnx
-from onnx import NodeProto
+from onnx import GraphProto, NodeProto
 
-from remat_cli.model.subgraphs import reads
+from remat_cli.model.subgraphs import bodies, reads
 
 RANDOM = "random numbers"
 
@@ -28,53 +28,134 @@ _SHAPE_INPUTS: dict[str, tuple[int, ...]] = {
     "ReduceL1": (1,), "ReduceL2": (1,), "ReduceLogSum": (1,), "ReduceLogSumExp": (1,), "ReduceMax": (1,),
     "ReduceMean": (1,), "ReduceMin": (1,), "ReduceProd": (1,), "ReduceSum": (1,), "ReduceSumSquare": (1,),
 }  # fmt: skip
-_ALL_INPUTS = frozenset({
-    "If", "Loop", "Scan", "SequenceMap", "ImageDecoder", "Optional", "OptionalGetElement", "OptionalHasElement",
-})  # fmt: skip
+_ALL_INPUTS = frozenset({"ImageDecoder", "SequenceMap", "If", "Loop", "Scan"})
 _RANDOM_OPERATORS = frozenset({
     "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli", "Dropout",
 })  # fmt: skip
+# Their values follow from the input's shape alone, random numbers aside.
+_READ_SHAPE_ONLY = frozenset({"Shape", "Size", "EyeLike", "RandomNormalLike", "RandomUniformLike"})
+_ONNX_DOMAINS = ("", "ai.onnx")
 
 
 @dataclass
+class _Taint:
+    """Bit sets of sources, by tensor. `values`: what a value hangs on; `shapes`: what a shape hangs on."""
+
+    values: dict[str, int] = field(default_factory=dict)
+    shapes: dict[str, int] = field(default_factory=dict)
+
+    def value_of(self, names: Iterable[str]) -> int:
+        return _union(self.values, names)
+
+    def shape_of(self, names: Iterable[str]) -> int:
+        return _union(self.shapes, names)
+
+    def body(self) -> _Taint:
+        """A scope inside this one."""
+        return _Taint(dict(self.values), dict(self.shapes))
+
+
+@dataclass(frozen=True)
 class ShapeSources:
     """`of(tensor)`: graph inputs (or `RANDOM`) whose values may decide the tensor's shape, in the inputs' order."""
 
-    _names: list[str]
-    _shape_bits: dict[str, int]
+    names: Sequence[str]
+    shape_bits: Mapping[str, int]
 
     def of(self, tensor: str) -> tuple[str, ...]:
-        bits = self._shape_bits.get(tensor, 0)
-        return tuple(name for k, name in enumerate(self._names) if bits >> k & 1)
+        bits = self.shape_bits.get(tensor, 0)
+        return tuple(name for k, name in enumerate(self.names) if bits >> k & 1)
 
 
-def shape_sources(graph: onnx.GraphProto, sources: Collection[str], fixed: Collection[str]) -> ShapeSources:
+def shape_sources(graph: GraphProto, sources: Collection[str], fixed: Collection[str]) -> ShapeSources:
     """Follow values through sorted nodes. `sources`: inputs that users feed; `fixed`: tensors of inferred shape."""
-    names = [*sources, RANDOM]
-    values: dict[str, int] = {name: 1 << k for k, name in enumerate(names)}
-    shapes: dict[str, int] = {}
-    for node in graph.node:
-        inputs = reads(node)
-        shape_bits = _union(shapes, inputs)
-        value_bits = _union(values, inputs) | shape_bits
-        if node.domain in ("", "ai.onnx") and node.op_type in ("Shape", "Size"):
-            value_bits = shape_bits
-            result_bits = 0
-        else:
-            result_bits = shape_bits | _union(values, _controlling(node, inputs))
-        if node.op_type in _RANDOM_OPERATORS:
-            value_bits |= values[RANDOM]
-        for name in node.output:
+    # The bit of RANDOM is the lowest, so that bodies need not be told where it is.
+    names = [RANDOM, *sources]
+    taint = _Taint({name: 1 << k for k, name in enumerate(names)})
+    _follow(graph.node, taint, fixed)
+    return ShapeSources(names, taint.shapes)
+
+
+def _follow(nodes: Iterable[NodeProto], taint: _Taint, fixed: Collection[str]) -> None:
+    for node in nodes:
+        for name, (value, shape) in zip(node.output, _outputs_of(node, taint), strict=False):
             if name:
-                values[name] = value_bits
-                shapes[name] = 0 if name in fixed else result_bits
-    return ShapeSources(names, shapes)
+                taint.values[name] = value
+                taint.shapes[name] = 0 if name in fixed else shape
 
 
-def _controlling(node: NodeProto, inputs: list[str]) -> Iterable[str]:
-    if node.domain not in ("", "ai.onnx") or node.op_type in _ALL_INPUTS:
+def _outputs_of(node: NodeProto, taint: _Taint) -> list[tuple[int, int]]:
+    """For each output, what its value and its shape hang on."""
+    inner = bodies(node)
+    if node.domain in _ONNX_DOMAINS and node.op_type == "If" and inner:
+        return _if_outputs(node, inner, taint)
+    if node.domain in _ONNX_DOMAINS and node.op_type in ("Loop", "Scan") and inner:
+        found = _repeated_outputs(node, inner[0], taint)
+        if found is not None:
+            return found
+    return [_plain_output(node, taint)] * len(node.output)
+
+
+def _plain_output(node: NodeProto, taint: _Taint) -> tuple[int, int]:
+    inputs = reads(node)
+    shape = taint.shape_of(inputs)
+    value = shape if _is_one_of(node, _READ_SHAPE_ONLY) else taint.value_of(inputs) | shape
+    if node.op_type in ("Shape", "Size"):
+        return value, 0
+    if not _is_one_of(node, _READ_SHAPE_ONLY):
+        shape |= taint.value_of(_controlling(node, inputs))
+    if _is_one_of(node, _RANDOM_OPERATORS):
+        value |= 1
+    return value, shape
+
+
+def _if_outputs(node: NodeProto, branches: Sequence[GraphProto], taint: _Taint) -> list[tuple[int, int]]:
+    condition = taint.value_of(node.input)
+    value, shape = [condition] * len(node.output), [condition] * len(node.output)
+    for branch in branches:
+        scope = taint.body()
+        _follow(branch.node, scope, ())
+        for k, output in enumerate(branch.output[: len(node.output)]):
+            value[k] |= scope.value_of([output.name])
+            shape[k] |= scope.shape_of([output.name])
+    return list(zip(value, shape, strict=True))
+
+
+def _repeated_outputs(node: NodeProto, body: GraphProto, taint: _Taint) -> list[tuple[int, int]] | None:
+    """Loop and Scan: what a turn hands to the next one adds up. None for forms that are not understood."""
+    is_loop = node.op_type == "Loop"
+    entering = ["", "", *node.input[2:]] if is_loop else list(node.input)
+    leaving = list(body.output)[1 if is_loop else 0 :]
+    if len(body.input) != len(entering) or len(leaving) != len(node.output):
+        return None
+    first = 2 if is_loop else 0
+    # How often the body runs: a loop's count and condition; for a scan the shape of what it scans.
+    turns = taint.value_of(node.input[:2]) if is_loop else taint.shape_of(node.input)
+    value, shape = [taint.value_of([name]) for name in entering], [taint.shape_of([name]) for name in entering]
+    while True:
+        scope = taint.body()
+        for k, name in enumerate(argument.name for argument in body.input):
+            scope.values[name], scope.shapes[name] = value[k] | turns, shape[k]
+        _follow(body.node, scope, ())
+        before = (turns, list(value), list(shape))
+        if is_loop:
+            turns |= scope.value_of([body.output[0].name])
+        for k, output in enumerate(leaving[: len(entering) - first]):
+            value[first + k] |= scope.value_of([output.name])
+            shape[first + k] |= scope.shape_of([output.name])
+        if before == (turns, value, shape):
+            break
+    return [(scope.value_of([output.name]) | turns, scope.shape_of([output.name]) | turns) for output in leaving]
+
+
+def _controlling(node: NodeProto, inputs: Sequence[str]) -> Iterable[str]:
+    if node.domain not in _ONNX_DOMAINS or node.op_type in _ALL_INPUTS:
         return inputs
     return [node.input[k] for k in _SHAPE_INPUTS.get(node.op_type, ()) if k < len(node.input)]
+
+
+def _is_one_of(node: NodeProto, operators: Collection[str]) -> bool:
+    return node.domain in _ONNX_DOMAINS and node.op_type in operators
 
 
 def _union(bits: Mapping[str, int], names: Iterable[str]) -> int:

@@ -14,6 +14,7 @@ import numpy as np
 from remat_cli.errors import InputError, ModelError
 from remat_cli.model.element_types import STRING, numpy_dtype, type_name
 from remat_cli.model.graph import Graph, TensorInfo
+from remat_cli.model.names import listed, quoted, shape_text
 
 Feeds = dict[str, np.ndarray]
 
@@ -41,7 +42,9 @@ def seeded_feeds(graph: Graph, seed: int = 0) -> Feeds:
     for name in graph.inputs:
         info = graph.tensors[name]
         if info.container != "tensor" or info.shape is None:
-            raise ModelError(f"input {name} is a {info.container}: remat makes and reads values for tensors alone")
+            raise ModelError(
+                f"input {quoted(name)} is a {info.container}: remat makes and reads values for tensors alone"
+            )
         feeds[name] = seeded_value(name, info.elem_type, info.shape, seed)
     return feeds
 
@@ -72,7 +75,7 @@ def read_feeds(path: Path) -> Feeds:
     with archive:
         names = list(archive.files)
         if repeated := sorted({name for name in names if names.count(name) > 1}):
-            raise InputError(f"{path.name} holds {repeated[0]!r} twice")
+            raise InputError(f"{path.name} holds {quoted(repeated[0])} twice")
         return {name: _read_member(archive, name, path) for name in names}
 
 
@@ -82,14 +85,14 @@ def _read_member(archive: Any, name: str, path: Path) -> np.ndarray:
     except ValueError as error:
         if "pickle" in str(error):
             raise InputError(
-                f"{path.name}: {name!r} is a pickled object, which is never loaded",
+                f"{path.name}: {quoted(name)} is a pickled object, which is never loaded",
                 "save it with a numeric or fixed-width string dtype",
             ) from None
-        raise InputError(f"{path.name}: {name!r} is damaged ({_first_line(error)})") from None
+        raise InputError(f"{path.name}: {quoted(name)} is damaged ({_first_line(error)})") from None
     except (OSError, EOFError, zipfile.BadZipFile, zipfile.LargeZipFile, MemoryError, KeyError, zlib.error) as error:
-        raise InputError(f"{path.name}: {name!r} is damaged ({_first_line(error)})") from None
+        raise InputError(f"{path.name}: {quoted(name)} is damaged ({_first_line(error)})") from None
     if not isinstance(value, np.ndarray):
-        raise InputError(f"{path.name}: {name!r} is not an array")
+        raise InputError(f"{path.name}: {quoted(name)} is not an array")
     return value
 
 
@@ -100,24 +103,26 @@ def check_feeds(feeds: Mapping[str, np.ndarray], graph: Graph, source: str = "fe
     for name, value in feeds.items():
         if name not in known:
             raise InputError(
-                f"{source}: the model has no input {name!r}", "its inputs are " + (", ".join(sorted(known)) or "none")
+                f"{source}: the model has no input {quoted(name)}", f"its inputs are {listed(sorted(known)) or 'none'}"
             )
-        checked[name] = _fitting(name, value, graph.tensors[name], source)
+        checked[name] = fit_feed(name, value, graph.tensors[name], source)
     return checked
 
 
-def _fitting(name: str, value: np.ndarray, info: TensorInfo, source: str) -> np.ndarray:
+def fit_feed(name: str, value: np.ndarray, info: TensorInfo, source: str = "feeds") -> np.ndarray:
+    """One feed as sessions take it; InputError when type or shape is not that of the input."""
     if info.container != "tensor" or info.shape is None:
-        raise InputError(f"{source}: input {name!r} is a {info.container}, which an .npz file cannot hold")
+        raise InputError(f"{source}: input {quoted(name)} is a {info.container}, which an .npz file cannot hold")
     value = _typed(value, info.elem_type)
     expected = numpy_dtype(info.elem_type)
     if value.dtype != expected:
         raise InputError(
-            f"{source}: {name!r} is {value.dtype}, but the model's input is {type_name(info.elem_type)}",
+            f"{source}: {quoted(name)} is {value.dtype}, but the model's input is {type_name(info.elem_type)}",
             f"convert it: array.astype({str(expected)!r})",
         )
     if value.shape != info.shape:
-        raise InputError(f"{source}: {name!r} has shape {_dims(value.shape)}, but the model takes {_dims(info.shape)}")
+        shapes = f"{shape_text(value.shape)}, but the model takes {shape_text(info.shape)}"
+        raise InputError(f"{source}: {quoted(name)} has shape {shapes}")
     return np.ascontiguousarray(value).reshape(info.shape)
 
 
@@ -131,10 +136,6 @@ def _typed(value: np.ndarray, elem_type: int) -> np.ndarray:
     if value.dtype.byteorder == ">":
         return value.astype(value.dtype.newbyteorder("="))
     return value
-
-
-def _dims(shape: Sequence[int]) -> str:
-    return "x".join(map(str, shape)) if shape else "scalar"
 
 
 def _first_line(error: BaseException) -> str:

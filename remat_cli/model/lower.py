@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from remat_cli.errors import ModelError
 from remat_cli.model.graph import Graph, GraphNode
+from remat_cli.model.names import quoted
 from remat_cli.problem import Kind, Node, NodeCost, Problem, Tensor
 from remat_cli.units import align
 
@@ -22,7 +23,9 @@ def build_problem(graph: Graph, costs: Mapping[str, NodeCost], alignment: int, *
     computed = [node for node in graph.nodes if node.view_of is None]
     for node in computed:
         if node.id not in costs:
-            raise ModelError(f"there is no cost for {node.label} ({node.id})", f"remat profile {graph.path.name}")
+            raise ModelError(
+                f"there is no cost for {node.label} ({quoted(node.id)})", f"remat profile {graph.path.name}"
+            )
     layout = _layout(graph, computed)
     table = _TensorTable(graph, layout, alignment)
     nodes = tuple(_lower_node(graph, node, costs[node.id], table, layout, in_place) for node in layout.nodes)

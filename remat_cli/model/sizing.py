@@ -19,8 +19,10 @@ from onnx import GraphProto, ModelProto, TensorProto, TypeProto, ValueInfoProto
 from remat_cli.errors import ModelError
 from remat_cli.model.dependence import RANDOM, ShapeSources, shape_sources
 from remat_cli.model.element_types import ELEMENT_BITS, STRING, tensor_bytes, type_name
+from remat_cli.model.feeds import fit_feed
 from remat_cli.model.graph import TensorInfo, Weight
 from remat_cli.model.loops import loop_types
+from remat_cli.model.names import listed, quoted
 from remat_cli.model.ort_messages import RuntimeMessage
 from remat_cli.model.sizing_run import ChildFailure, Measured, SizingRun
 from remat_cli.model.weights import weight_tensor
@@ -109,7 +111,8 @@ def size_tensors(
     sized = {name: info for name in names if (info := _static_info(name, types.get(name))) is not None}
     missing = [name for name in names if name not in sized]
     if missing:
-        run = SizingRun(typed, weights, feeds or {}, labels)
+        given = {name: fit_feed(name, value, sized[name]) for name, value in (feeds or {}).items() if name in sized}
+        run = SizingRun(typed, weights, given, labels)
         sized |= _Measuring(run, reporter or Reporter(), sized, declared or {}).measure(missing)
     return {name: sized[name] for name in names}
 
@@ -219,7 +222,7 @@ class _Measuring:
     def _measure_by_running(self, missing: list[str]) -> None:
         sources = shape_sources(self.graph, self._fed_inputs(), self.sized)
         self._refuse_unknown_values(missing, sources)
-        self.reporter.note(f"one run to learn the sizes of {_listed(missing)}")
+        self.reporter.note(f"one run to learn the sizes of {listed(map(quoted, missing), 3)}")
         try:
             found = self.run.measure(missing)
         except ChildFailure as failure:
@@ -238,7 +241,7 @@ class _Measuring:
                 _, _, container = _describe(declared[name])
                 what = f"is a {container}" if container != "tensor" else "has no fixed shape"
                 raise ModelError(
-                    f"graph input {name} {what}, so it has no size that can be planned",
+                    f"graph input {quoted(name)} {what}, so it has no size that can be planned",
                     None if container != "tensor" else "fix its dims: --dim NAME=N",
                 )
 
@@ -247,11 +250,11 @@ class _Measuring:
             absent = [source for source in sources.of(name) if source != RANDOM and source not in self.run.feeds]
             if not absent:
                 continue
-            inputs = "input " + absent[0] if len(absent) == 1 else "inputs " + ", ".join(absent)
+            inputs = ("input " if len(absent) == 1 else "inputs ") + listed(map(quoted, absent))
             raise ModelError(
-                f"the shape of {name}, made by {self._maker(name)}, hangs on the values of {inputs}: "
+                f"the shape of {quoted(name)}, made by {self._maker(name)}, hangs on the values of {inputs}: "
                 "no static size can be given",
-                f"give those values: --inputs feeds.npz, with an array for {', '.join(absent)}",
+                f"give those values: --inputs feeds.npz, with an array for {listed(absent)}",
             )
 
     def _maker(self, tensor: str) -> str:
@@ -267,16 +270,17 @@ class _Measuring:
         found = {name: info for name in missing if (info := _static_info(name, types.get(name))) is not None}
         if failure.message is None or failure.message.kind != "no kernel" or len(found) < len(missing):
             raise self._run_error([name for name in missing if name not in found] or missing, failure)
-        self.reporter.note(
-            f"sizes of {_listed(missing)} are as the file declares them: {self._describe_failure(failure)}"
-        )
+        names = listed(map(quoted, missing), 3)
+        self.reporter.note(f"sizes of {names} are as the file declares them: {self._describe_failure(failure)}")
         return found
 
     def _run_error(self, missing: list[str], failure: ChildFailure) -> ModelError:
         hint = "give realistic values: --inputs feeds.npz"
         if failure.message is None or failure.message.kind != "failed":
             hint = "check that plain onnxruntime runs this model"
-        return ModelError(f"the size of {_listed(missing)} cannot be measured: {self._describe_failure(failure)}", hint)
+        return ModelError(
+            f"the size of {listed(map(quoted, missing), 3)} cannot be measured: {self._describe_failure(failure)}", hint
+        )
 
     def _describe_failure(self, failure: ChildFailure) -> str:
         message = failure.message or RuntimeMessage("other", failure.text)
@@ -294,13 +298,8 @@ def _measured_info(name: str, measured: Measured, fixed: bool) -> TensorInfo:
     if measured.container != "tensor":
         return TensorInfo(name, measured.elem_type, None, measured.size_bytes, measured.container, fixed_size=False)
     if measured.elem_type != STRING and measured.elem_type not in ELEMENT_BITS:
-        raise ModelError(f"{name} has elements of {type_name(measured.elem_type)}, whose size is unknown")
+        raise ModelError(f"{quoted(name)} has elements of {type_name(measured.elem_type)}, whose size is unknown")
     if measured.elem_type == STRING or not fixed:
         shape = measured.shape if fixed else None
         return TensorInfo(name, measured.elem_type, shape, measured.size_bytes, fixed_size=False)
     return TensorInfo(name, measured.elem_type, measured.shape, measured.size_bytes)
-
-
-def _listed(names: list[str]) -> str:
-    shown = ", ".join(name if len(name) <= 80 else name[:77] + "..." for name in names[:3])
-    return shown if len(names) <= 3 else f"{shown} and {len(names) - 3} more tensors"
