@@ -1,14 +1,28 @@
 """The plan file (`remat-plan/1`): a self-contained, diffable schedule. DESIGN: docs/plan-format.md.
 
 Field order here is key order in the file. All sizes are bytes, all times nanoseconds, all numbers integers.
+Rows of tables are JSON arrays; trailing fields that are empty are left out of the file.
 """
 
 from __future__ import annotations
 
+from typing import Annotated, Literal
+
 import msgspec
+
+from remat_cli.units import MAX_BYTES
 
 FORMAT = "remat-plan"
 VERSION = "1.0"
+
+# Largest integer in our files: readers in other languages have 64 bits.
+MAX_INT = 2**63 - 1
+
+# A single storage above an exbibyte is a damaged file; sums may be larger.
+Bytes = Annotated[int, msgspec.Meta(ge=0, le=MAX_BYTES)]
+Sum = Annotated[int, msgspec.Meta(ge=0)]
+Ns = Annotated[int, msgspec.Meta(ge=0)]
+Id = Annotated[str, msgspec.Meta(min_length=1)]
 
 
 class PlanModel(msgspec.Struct, frozen=True):
@@ -17,7 +31,7 @@ class PlanModel(msgspec.Struct, frozen=True):
     file: str
     graph_sha256: str
     weights_sha256: str
-    dims: dict[str, int]
+    dims: dict[str, Annotated[int, msgspec.Meta(ge=0)]]
     optimize: str = "none"
 
 
@@ -25,8 +39,8 @@ class PlanDevice(msgspec.Struct, frozen=True):
     """What the sizes were rounded for, and what the costs were measured on."""
 
     name: str
-    alignment: int
-    threads: int
+    alignment: Annotated[int, msgspec.Meta(ge=1, le=2**30)]
+    threads: Annotated[int, msgspec.Meta(ge=1)]
 
 
 class PlanCosts(msgspec.Struct, frozen=True):
@@ -37,10 +51,10 @@ class PlanCosts(msgspec.Struct, frozen=True):
     "per step" (problem files: each counts during its own step alone).
     """
 
-    source: str
+    source: Literal["profile", "cost-model", "problem"]
     file: str
     sha256: str
-    workspace: str
+    workspace: Literal["measured", "estimated", "per step"]
 
 
 class PlanSolver(msgspec.Struct, frozen=True):
@@ -48,10 +62,10 @@ class PlanSolver(msgspec.Struct, frozen=True):
 
     method: str
     asked: str
-    status: str
+    status: Literal["optimal", "feasible"]
     scope: str
-    cost_ns: int
-    lower_bound_ns: int | None
+    cost_ns: Ns
+    lower_bound_ns: Ns | None
     seed: int
     ortools: str
 
@@ -59,43 +73,50 @@ class PlanSolver(msgspec.Struct, frozen=True):
 class PlanPredicted(msgspec.Struct, frozen=True):
     """What a replay must find; readers recompute it and refuse a plan that says otherwise.
 
-    peak_bytes = fixed_bytes + arena_bytes; fixed_bytes includes workspace_bytes unless the workspace counts per step.
+    `peak_bytes` = fixed_bytes + arena_bytes; where the workspace counts per step (problem files, which nothing
+    executes) it is fixed_bytes + live_peak_bytes, and `arena_bytes` tells what a static placement would take.
+    `live_peak_bytes`: the replay's peak, without fixed bytes. `fixed_bytes`: all residents, and workspace_bytes
+    unless that counts per step. `workspace_bytes`: the largest of any node, rounded up to the alignment.
+    `store_all_ns`, `store_all_peak_bytes`: the same replay of every node once in table order, fixed bytes included.
+    `recomputed`: how many compute steps are not a node's first.
     """
 
-    peak_bytes: int
-    live_peak_bytes: int
-    arena_bytes: int
-    fixed_bytes: int
-    workspace_bytes: int
-    compute_ns: int
-    store_all_ns: int
-    store_all_peak_bytes: int
-    recomputed: int
+    peak_bytes: Sum
+    live_peak_bytes: Sum
+    arena_bytes: Sum
+    fixed_bytes: Sum
+    workspace_bytes: Bytes
+    compute_ns: Ns
+    store_all_ns: Ns
+    store_all_peak_bytes: Sum
+    recomputed: Sum
 
 
 class PlanTensor(msgspec.Struct, frozen=True, array_like=True):
     """id, storage bytes (0 for views and states), kind; ``view of X`` and ``state of X`` name the storage's owner.
 
-    Residents (input, weight, constant) have their aligned size: their sum is part of `fixed_bytes`.
+    Residents (input, weight, constant) have their aligned size: their sum is part of `fixed_bytes`. Problem files
+    know only that sum: one more row, a weight called "(fixed)", carries it.
     """
 
-    id: str
-    size_bytes: int
+    id: Id
+    size_bytes: Bytes
     kind: str
 
 
 class PlanNode(msgspec.Struct, frozen=True, array_like=True):
     """id, operator, input tensors, output tensors, cost, workspace, and notes for readers.
 
-    `flags`: "once" when the node may run only once; "in place: a, b" names inputs that its first output may overwrite.
+    `flags`: "once" when the node may run only once; one "in place of TENSOR" for each input that its first output
+    may overwrite, best first.
     """
 
-    id: str
+    id: Id
     op_type: str
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
-    cost_ns: int
-    workspace_bytes: int
+    inputs: tuple[Id, ...]
+    outputs: tuple[Id, ...]
+    cost_ns: Ns
+    workspace_bytes: Bytes
     flags: tuple[str, ...] = ()
 
 
@@ -103,7 +124,7 @@ class PlanStep(msgspec.Struct, frozen=True, array_like=True):
     """("compute", node), ("compute", node, "in place of TENSOR") or ("free", tensor)."""
 
     action: str
-    target: str
+    target: Id
     note: str = ""
 
 
@@ -115,10 +136,10 @@ class Plan(msgspec.Struct, frozen=True):
     model: PlanModel
     device: PlanDevice
     costs: PlanCosts
-    budget_bytes: int
+    budget_bytes: Sum
     solver: PlanSolver
     predicted: PlanPredicted
     tensors: tuple[PlanTensor, ...]
-    outputs: tuple[str, ...]
+    outputs: tuple[Id, ...]
     nodes: tuple[PlanNode, ...]
     steps: tuple[PlanStep, ...]
