@@ -66,7 +66,7 @@ def evaluate(node: onnx.NodeProto, inputs: Sequence[Array | None], opset: int) -
     try:
         with np.errstate(all="ignore"):
             result = operator(_Node(node, inputs, opset))
-    except (_NotFolded, ValueError, IndexError, TypeError, OverflowError, ArithmeticError, MemoryError):
+    except (_NotFolded, ValueError, LookupError, TypeError, ArithmeticError, MemoryError):
         return None
     results = result if isinstance(result, list) else [np.asarray(result)]
     return results if all(array.nbytes <= MAX_BYTES for array in results) else None
