@@ -124,7 +124,9 @@ def _cycle(needs: Sequence[set[int]], placed: set[int]) -> list[int]:
         seen[index] = None
         index = min(source for source in needs[index] if source not in placed)
     walk = list(seen)
-    return walk[walk.index(index) :][::-1]
+    cycle = walk[walk.index(index) :][::-1]
+    first = cycle.index(min(cycle))
+    return cycle[first:] + cycle[:first]
 
 
 def drop_dead(draft: Draft) -> list[str]:

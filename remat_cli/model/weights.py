@@ -39,7 +39,8 @@ def weight_of(tensor: TensorProto, model: Path, overridable: bool = False) -> We
     if tensor.data_type == STRING:
         raise ModelError(f"{where} holds strings as external data, which ONNX does not allow")
     file, offset = _locate(tensor, model, where, size)
-    return Weight(tensor.name, tensor.data_type, shape, size, file, offset, overridable=overridable)
+    # Absolute, so that the weight is found after a change of the working directory.
+    return Weight(tensor.name, tensor.data_type, shape, size, file.absolute(), offset, overridable=overridable)
 
 
 def _with_raw_data(tensor: TensorProto, where: str) -> TensorProto:
