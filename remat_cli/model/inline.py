@@ -25,6 +25,7 @@ def inline_functions(model: onnx.ModelProto, path: Path) -> onnx.ModelProto:
         return model
     functions = {_key(f.domain, f.name, f.overload): f for f in model.functions}
     _refuse_recursion(functions, path)
+    _import_domains(model)
     for convert in (False, True):
         try:
             result: onnx.ModelProto = onnx.inliner.inline_local_functions(model, convert)
@@ -38,6 +39,18 @@ def inline_functions(model: onnx.ModelProto, path: Path) -> onnx.ModelProto:
         f"{path}: local function {quoted(':'.join(left[0][:2]))} is for another opset and cannot be converted",
         "export the model with one opset",
     )
+
+
+def _import_domains(model: onnx.ModelProto) -> None:
+    """Import the domains that only functions import: the inliner leaves calls of such functions as they are."""
+    present = {entry.domain for entry in model.opset_import}
+    wanted: dict[str, int] = {}
+    for function in model.functions:
+        for entry in function.opset_import:
+            wanted[entry.domain] = max(entry.version, wanted.get(entry.domain, 0))
+    for domain, version in wanted.items():
+        if domain not in present:
+            model.opset_import.add(domain=domain, version=version)
 
 
 def _key(domain: str, name: str, overload: str) -> _Key:

@@ -119,14 +119,13 @@ def _shape_vectors(nodes: Iterable[onnx.NodeProto]) -> set[str]:
 
 
 def _opsets(model: onnx.ModelProto) -> dict[str, int]:
-    """Domain -> version, the default domain as "". Domains that nodes use and the file does not import get 1."""
-    opsets: dict[str, int] = {}
+    """Versions of the domains that nodes use, the default domain as ""; 1 for domains that the file does not import."""
+    imports: dict[str, int] = {}
     for entry in model.opset_import:
         domain = "" if entry.domain == "ai.onnx" else entry.domain
-        opsets[domain] = max(entry.version, opsets.get(domain, 0))
-    for domain in sorted({node.domain for node in _walk(model.graph.node)}):
-        opsets.setdefault(domain, 1)
-    return dict(sorted(opsets.items()))
+        imports[domain] = max(entry.version, imports.get(domain, 0))
+    used = {node.domain for node in _walk(model.graph.node)}
+    return {domain: imports.get(domain, 1) for domain in sorted(used | ({""} & set(imports)))}
 
 
 def _walk(nodes: Iterable[onnx.NodeProto]) -> Iterable[onnx.NodeProto]:

@@ -460,6 +460,17 @@ class TestFunctions:
         )
         assert ops(load(tmp_path, text)) == ["Neg"]
 
+    def test_domains_that_only_a_function_imports(self, tmp_path: Path) -> None:
+        text = (
+            "g (float[2] x) => (float[2] y) { y = loc.f(x) }\n"
+            '<domain: "loc", opset_import: ["" : 16, "more" : 3]> f (p) => (q) { r = Neg(p)  q = more.Id(r) }\n'
+        )
+        model = onnx.parser.parse_model('<ir_version: 8, opset_import: ["loc" : 1]>' + text)
+        (tmp_path / "m.onnx").write_bytes(model.SerializeToString())
+        graph = load_graph(tmp_path / "m.onnx")
+        assert ops(graph) == ["Neg", "Id"]
+        assert graph.opsets == {"": 16, "more": 3}
+
     def test_functions_that_call_themselves(self, tmp_path: Path) -> None:
         text = (
             "g (float[2] x) => (float[2] y) { y = loc.f(x) }\n"
