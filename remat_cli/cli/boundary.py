@@ -22,9 +22,12 @@ from dataclasses import dataclass
 import click
 
 from remat_cli.errors import DeviceError, InputError, InternalError, RematError
+from remat_cli.report.text import shown
 
 INTERRUPTED = 130
 PIPE_CLOSED = 141
+# \U0010ffff: what one character can become.
+_LONGEST_ESCAPE = 10
 _USERS_FILE_ERRORS = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError, FileExistsError)
 
 
@@ -83,8 +86,9 @@ def _usage_hint(fault: click.ClickException) -> str | None:
 
 
 def _print(message: str, hint: str | None) -> None:
-    """The two lines, on stderr, after all results. What cannot be encoded there is escaped."""
-    lines = [f"error: {message}"] + ([f"hint: {hint}"] if hint else [])
+    """The two lines, on stderr, after all results. Names from files may hold anything: what is not printable, or
+    cannot be encoded there, is escaped."""
+    lines = [f"error: {printable(message)}"] + ([f"hint: {printable(hint)}"] if hint else [])
     encoding = getattr(sys.stderr, "encoding", None) or "utf-8"
     text = "\n".join(lines).encode(encoding, "backslashreplace").decode(encoding)
     try:
@@ -92,6 +96,11 @@ def _print(message: str, hint: str | None) -> None:
         print(text, file=sys.stderr, flush=True)
     except BrokenPipeError:
         _abandon_stdout()
+
+
+def printable(text: str) -> str:
+    """`text` as one line without control characters, which could drive a terminal."""
+    return shown(text, len(text) * _LONGEST_ESCAPE)
 
 
 def _abandon_stdout() -> None:

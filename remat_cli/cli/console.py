@@ -13,19 +13,11 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn
 from rich.table import Table
 from rich.text import Text
 
+from remat_cli.report.text import shown
 from remat_cli.reporter import Reporter, Task
 
 # Pipes have no width: wide enough that ordinary tables are never cut there.
 _PIPE_WIDTH = 160
-_LONGEST_NAME = 60
-
-
-def shorten(name: str, limit: int = _LONGEST_NAME) -> str:
-    """`name` cut in the middle for tables; JSON output never cuts."""
-    if len(name) <= limit:
-        return name
-    keep = limit - 3
-    return name[: keep - keep // 2] + "..." + name[len(name) - keep // 2 :]
 
 
 class Terminal:
@@ -41,6 +33,15 @@ class Terminal:
     def line(self, text: str = "", style: str = "") -> None:
         """One line of result text, never wrapped and never read as markup."""
         self._out.print(Text(text, style=style), soft_wrap=True)
+
+    def text(self, text: str) -> None:
+        """A finished report, as it is."""
+        self._out.print(Text(text), soft_wrap=True, end="")
+
+    @property
+    def unicode(self) -> bool:
+        """Whether the output can show more than ASCII."""
+        return self._out.encoding.lower().startswith("utf")
 
     def facts(self, rows: Iterable[tuple[str, str]]) -> None:
         """Aligned `name  value` lines."""
@@ -62,7 +63,7 @@ class Terminal:
         for column in columns:
             table.add_column(column, justify="right" if column in right else "left", no_wrap=True)
         for row in rows:
-            table.add_row(*(Text(shorten(str(cell))) for cell in row))
+            table.add_row(*(Text(shown(str(cell))) for cell in row))
         self._out.print(table)
 
     def json(self, value: Any) -> None:

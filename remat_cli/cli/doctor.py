@@ -52,7 +52,7 @@ class Library:
     examples=("remat doctor", "remat doctor --device cpu --format json"),
 )
 @device_option
-@common_options
+@common_options()
 def command(device: Device | None, format: str) -> None:
     """Show versions, devices that really work, and memory; say how to mend what is missing.
 

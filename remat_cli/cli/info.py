@@ -26,7 +26,7 @@ class Contents:
     """The result of ``info``; field names are the JSON keys.
 
     `memory`: bytes of each kind of resident, of all activations together, and of the store-all peak (fixed bytes
-    included). `bound_bytes`: no schedule fits less, since `bound_node` alone needs it with the fixed bytes.
+    included). `bound_bytes`: no schedule fits less, for the step of `bound_node` needs it, fixed bytes included.
     `once`: nodes that may run only once, and why.
     """
 
@@ -57,7 +57,7 @@ class Contents:
 @opt.dims_option
 @opt.inputs_option
 @opt.quiet_option
-@opt.common_options
+@opt.common_options()
 def command(path: Path, dim: dict[str, int], inputs: Path | None, format: str, quiet: bool) -> None:
     """List what is in MODEL: nodes, operators, memory by kind, and the least budget that any schedule needs.
 
@@ -76,8 +76,10 @@ def command(path: Path, dim: dict[str, int], inputs: Path | None, format: str, q
 
 def contents_of(source: Source) -> Contents:
     """Everything that ``info`` tells."""
+    from remat_cli.solve.bounds import working_set_bound
+
     problem, graph = _problem_of(source), source.graph
-    bound_bytes, bound_node = _working_set_bound(problem)
+    bound = working_set_bound(problem)
     memory = _memory(problem) if graph is None else _resident(graph, problem.alignment) | _memory(problem)
     return Contents(
         file=source.path.name,
@@ -88,8 +90,8 @@ def contents_of(source: Source) -> Contents:
         dims={} if graph is None else dict(sorted(graph.dims.items())),
         ops=dict(Counter(_op_names(source)).most_common()),
         memory=memory,
-        bound_bytes=bound_bytes,
-        bound_node=bound_node,
+        bound_bytes=problem.fixed_bytes + bound.bytes,
+        bound_node=problem.nodes[bound.node].id if bound.node >= 0 else "",
         once={} if graph is None else {node.label: node.once for node in graph.nodes if node.once},
         notes=() if graph is None else graph.notes,
     )
@@ -151,7 +153,7 @@ def _print(terminal: Terminal, contents: Contents) -> None:
     facts += [(names[key], size_text(size)) for key, size in memory.items()]
     share = percent_text(contents.bound_bytes, memory["store_all_peak_bytes"])
     facts.append(
-        ("least budget", f"{size_text(contents.bound_bytes)}, {share} of store-all: for {contents.bound_node}")
+        ("least budget", f"{size_text(contents.bound_bytes)}, {share} of store-all, for {contents.bound_node}")
     )
     terminal.facts(facts)
     terminal.line()
@@ -162,16 +164,3 @@ def _print(terminal: Terminal, contents: Contents) -> None:
     if contents.once:
         terminal.line()
         terminal.table(("runs only once", "because"), list(contents.once.items()))
-
-
-def _working_set_bound(problem: Problem) -> tuple[int, str]:
-    """The least budget of any schedule by the largest single step, and the node (or all outputs) that needs it."""
-    least = sum(problem.tensors[t].size_bytes for t in problem.kept), "all outputs together"
-    for v, node in enumerate(problem.nodes):
-        needed = sum(problem.tensors[t].size_bytes for t in problem.reads[v]) + problem.write_bytes[v]
-        needed += node.workspace_bytes
-        if node.in_place_inputs:
-            needed -= problem.tensors[node.outputs[0]].size_bytes
-        if needed > least[0]:
-            least = needed, f"{node.op_type} {node.id}".strip()
-    return problem.fixed_bytes + least[0], least[1]

@@ -147,11 +147,11 @@ def output_option(text: str) -> Callable[[F], F]:
 quiet_option = _option("--quiet", is_flag=True, help="No progress, notes or summary: only what was asked for.")
 
 
-def common_options(command: F) -> F:
-    """``--format``, ``--config`` and ``--debug``, which nearly every command has."""
+def common_options(*more_formats: str) -> Callable[[F], F]:
+    """``--format``, ``--config`` and ``--debug``, which nearly every command has. Formats: text, json, and more."""
     options = (
         _option(
-            "--format", type=click.Choice(["text", "json"]), default="text", show_default=True,
+            "--format", type=click.Choice(["text", "json", *more_formats]), default="text", show_default=True,
             help="Form of the result on stdout.",
         ),
         click.option(
@@ -163,9 +163,13 @@ def common_options(command: F) -> F:
             help="Show tracebacks.",
         ),
     )  # fmt: skip
-    for option in reversed(options):
-        command = option(command)
-    return command
+
+    def decorate(command: F) -> F:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorate
 
 
 def feeds_of(inputs: Path | None) -> dict[str, Any] | None:

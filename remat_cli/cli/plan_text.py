@@ -9,12 +9,18 @@ import msgspec
 from remat_cli.units import Percent, format_bytes, format_ns
 
 if TYPE_CHECKING:
-    from remat_cli.plan.types import Plan
+    from remat_cli.plan.types import Plan, PlanDevice
+    from remat_cli.profile.types import ProfileDevice
 
 
 def size_text(size_bytes: int) -> str:
     """Both forms: exact for machines and bug reports, short for people."""
     return f"{size_bytes} bytes ({format_bytes(size_bytes)})" if size_bytes >= 1000 else f"{size_bytes} bytes"
+
+
+def device_text(device: PlanDevice | ProfileDevice) -> str:
+    """Where costs hold, such as ``cpu, 1 thread``."""
+    return f"{device.name}, {device.threads} thread{'s' if device.threads != 1 else ''}"
 
 
 def percent_text(part: int, whole: int) -> str:

@@ -10,6 +10,7 @@ import click
 import msgspec
 
 from remat_cli.cli import options as opt
+from remat_cli.cli.plan_text import device_text
 from remat_cli.errors import InputError
 from remat_cli.ort_session import Device
 from remat_cli.units import format_bytes, format_ns
@@ -39,7 +40,7 @@ _SLOWEST = 10
 @opt.output_option("Where the profile goes [default: <model>.profile.json in the current folder]; - for stdout.")
 @opt.force_option
 @opt.quiet_option
-@opt.common_options
+@opt.common_options()
 def command(
     path: Path,
     device: Device | None,
@@ -99,7 +100,7 @@ def _print(terminal: Terminal, profile: Profile, target: str) -> None:
     terminal.facts(
         [
             ("model", profile.model.file),
-            ("device", f"{profile.device.name}, {profile.device.threads} threads"),
+            ("device", device_text(profile.device)),
             ("nodes", str(figures["nodes"])),
             ("total time", format_ns(figures["total_ns"])),
             ("workspace", f"{format_bytes(figures['largest_workspace_bytes'])} at most"),

@@ -12,7 +12,7 @@ import click
 from click.core import ParameterSource
 
 from remat_cli.cli import options as opt
-from remat_cli.cli.plan_text import plan_facts, plan_summary
+from remat_cli.cli.plan_text import device_text, plan_facts, plan_summary
 from remat_cli.cli.settings import Setting, most_explicit
 from remat_cli.errors import InputError
 from remat_cli.ort_session import Device
@@ -118,7 +118,7 @@ class Asked:
 @click.option("--dry-run", is_flag=True, help="Solve and report, but write nothing.")
 @opt.force_option
 @opt.quiet_option
-@opt.common_options
+@opt.common_options()
 def command(format: str, quiet: bool, **given: Any) -> int:
     """Find the cheapest schedule of MODEL (or of a problem file) that fits a memory budget, and write it as a plan.
 
@@ -184,9 +184,7 @@ def _costs(ctx: click.Context, asked: Asked, source: Source, feeds: Feeds | None
         costs = pipeline.costs_from_model(
             source, asked.cost_model or pipeline.DEFAULT_COST_MODEL, threads=asked.threads
         )
-    reporter.note(
-        f"costs: {costs.origin.source} {costs.origin.file}, {costs.device.name}, {costs.device.threads} threads"
-    )
+    reporter.note(f"costs: {costs.origin.source} {costs.origin.file}, {device_text(costs.device)}")
     return costs
 
 
@@ -240,6 +238,5 @@ def _report(terminal: Terminal, plan: Plan, asked: Asked) -> None:
     if terminal.json_output:
         terminal.json({"plan": written, **plan_summary(plan)})
     elif not terminal.quiet:
-        terminal.facts(plan_facts(plan, asked.budget))
-        if written is not None:
-            terminal.facts([("plan", "stdout" if asked.output == opt.STDOUT else written)])
+        target = "stdout" if asked.output == opt.STDOUT else written or "not written"
+        terminal.facts([*plan_facts(plan, asked.budget), ("plan", target)])
