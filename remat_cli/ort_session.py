@@ -65,6 +65,16 @@ def use_global_threads(threads: int) -> None:
     _runtime().set_global_thread_pool_sizes(threads, 1)
 
 
+@cache
+def register_scratch_arena() -> None:
+    """One scratch allocator for all sessions of this process that ask for `shared_scratch`; it grows by exactly what
+    is asked, and keeps what it has."""
+    ort = _runtime()
+    memory = ort.OrtMemoryInfo("Cpu", ort.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, ort.OrtMemType.DEFAULT)
+    same_as_requested = {"arena_extend_strategy": 1, "max_dead_bytes_per_chunk": 256}
+    ort.create_and_register_allocator(memory, ort.OrtArenaCfg(same_as_requested))
+
+
 def make_session(
     model: bytes | Path,
     device: Device,

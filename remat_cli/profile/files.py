@@ -47,6 +47,7 @@ def dumps(profile: Profile) -> bytes:
         f'  "model": {_json({**model, "dims": _sorted(profile.model.dims)})},',
         f'  "device": {_json(device)},',
         f'  "versions": {_json(_sorted(profile.versions))},',
+        f'  "workspace": {_json(profile.workspace)},',
         '  "nodes": [',
         *([",\n".join(rows)] if rows else []),
         "  ]",

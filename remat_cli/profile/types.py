@@ -5,7 +5,7 @@ One JSON object, UTF-8, fixed key order, integers only, one node a line, no host
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -48,7 +48,7 @@ class ProfileNode(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Profile(msgspec.Struct, frozen=True):
-    """A whole profile; `remat_cli.profile.files` reads and writes it."""
+    """A whole profile; `remat_cli.profile.files` reads and writes it. `workspace`: how the scratch was found."""
 
     format: str
     format_version: str
@@ -56,6 +56,7 @@ class Profile(msgspec.Struct, frozen=True):
     device: ProfileDevice
     versions: dict[str, str]
     nodes: tuple[ProfileNode, ...]
+    workspace: Literal["measured", "estimated"] = "measured"
 
     def costs(self) -> dict[str, NodeCost]:
         """Node id -> cost."""
