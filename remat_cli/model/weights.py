@@ -38,7 +38,11 @@ def weight_of(tensor: TensorProto, model: Path, overridable: bool = False) -> We
         return Weight(tensor.name, tensor.data_type, shape, size, inline=value, overridable=overridable)
     if tensor.data_type == STRING:
         raise ModelError(f"{where} holds strings as external data, which ONNX does not allow")
-    file, offset = _locate(tensor, model, where, size)
+    try:
+        file, offset = _locate(tensor, model, where, size)
+    except (OSError, RuntimeError, ValueError) as error:
+        # A name that is too long, no permission, links in a circle.
+        raise ModelError(f"{where}: its weights file cannot be read ({error})") from None
     # Absolute, so that the weight is found after a change of the working directory.
     return Weight(tensor.name, tensor.data_type, shape, size, file.absolute(), offset, overridable=overridable)
 
