@@ -18,7 +18,7 @@ LEAVES = [
     "errors", "units", "reporter", "strict_json", "strict_yaml", "atomic",
     "problem", "memory", "ort_session", "device_memory", "problem_file",
 ]  # fmt: skip
-COMMON = set(LEAVES[:6])
+COMMON = {*LEAVES[:6], "__version__"}
 MAY_IMPORT = {
     "model": {"problem", "ort_session"},
     "autodiff": {"model"},

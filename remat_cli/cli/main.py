@@ -68,6 +68,7 @@ class LazyGroup(click.Group):
 
 
 @click.group(
+    "remat",
     cls=LazyGroup,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="Start with: remat solve MODEL --budget 60%",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -93,42 +94,68 @@ def _clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NO_COLOR", raising=False)
 
 
+def invoke(*args: str | Path, env: Mapping[str, str] | None = None) -> Result:
+    """Call remat in this process, in the current folder."""
+    from remat_cli.cli.main import cli
+
+    done = CliRunner().invoke(cli, [str(arg) for arg in args], env=env)
+    assert done.exception is None or isinstance(done.exception, SystemExit), done.exc_info
+    return Result(done.exit_code, done.stdout, done.stderr)
+
+
+@pytest.fixture(scope="session")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """model.onnx, dynamic.onnx, other.onnx, feeds.npz, problem.json, and what remat makes of them once:
+    model.profile.json, model.plan.json (60 %), full.plan.json (store-all), problem.plan.json."""
+    folder = tmp_path_factory.mktemp("made")
+    (folder / "model.onnx").write_bytes(chain_model().SerializeToString())
+    (folder / "dynamic.onnx").write_bytes(chain_model(rows="batch").SerializeToString())
+    (folder / "other.onnx").write_bytes(chain_model(LAYERS - 1).SerializeToString())
+    (folder / "problem.json").write_text(json.dumps(chain_problem()))
+    np.savez(folder / "feeds.npz", x=np.ones((ROWS, WIDTH), np.float32))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        for call in (
+            ("profile", "model.onnx"),
+            ("solve", "model.onnx", "--budget", "60%", "--profile", "model.profile.json"),
+            ("solve", "model.onnx", "--budget", "100%", "--method", "store-all", "-o", "full.plan.json"),
+            ("solve", "problem.json", "--budget", "4"),
+        ):
+            done = invoke(*call)
+            assert done.code == 0, done.err
+    return folder
+
+
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The current folder: model.onnx, dynamic.onnx, other.onnx, feeds.npz, problem.json."""
+def folder(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current folder, with copies of all that `made` has."""
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "model.onnx").write_bytes(chain_model().SerializeToString())
-    (tmp_path / "dynamic.onnx").write_bytes(chain_model(rows="batch").SerializeToString())
-    (tmp_path / "other.onnx").write_bytes(chain_model(LAYERS - 1).SerializeToString())
-    (tmp_path / "problem.json").write_text(json.dumps(chain_problem()))
-    np.savez(tmp_path / "feeds.npz", x=np.ones((ROWS, WIDTH), np.float32))
+    for path in made.iterdir():
+        shutil.copy(path, tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty current folder."""
+    monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
 @pytest.fixture
 def remat(folder: Path) -> Remat:
     """Call remat in this process."""
-
-    def call(*args: str | Path, env: Mapping[str, str] | None = None) -> Result:
-        from remat_cli.cli.main import cli
-
-        done = CliRunner().invoke(cli, [str(arg) for arg in args], env=env)
-        assert done.exception is None or isinstance(done.exception, SystemExit), done.exc_info
-        return Result(done.exit_code, done.stdout, done.stderr)
-
-    return call
+    return invoke
 
 
 @pytest.fixture
-def remat_process(folder: Path) -> Remat:
+def remat_process(bare: Path) -> Remat:
     """Call remat as its own process, through the console entry point."""
 
     def call(*args: str | Path, env: Mapping[str, str] | None = None) -> Result:
         script = "from remat_cli.cli.main import main; main()"
         command = [sys.executable, "-c", script, *map(str, args)]
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=120, cwd=folder, env={**os.environ, **(env or {})}
-        )
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, env={**os.environ, **(env or {})})
         return Result(done.returncode, done.stdout, done.stderr)
 
     return call

@@ -69,16 +69,16 @@ def test_statuses_of_commands_pass(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().err == ""
 
 
-def test_text_that_stderr_cannot_encode_is_escaped(folder: Path) -> None:
+def test_text_that_stderr_cannot_encode_is_escaped(bare: Path) -> None:
     command = [sys.executable, "-c", "from remat_cli.cli.main import main; main()", "info", "größe-\u20ac.onnx"]
     env = {**os.environ, "PYTHONIOENCODING": "ascii"}
-    done = subprocess.run(command, capture_output=True, cwd=folder, env=env, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, cwd=bare, env=env, timeout=60, check=False)
     assert done.returncode == 2
     assert b"error: gr\\xf6\\xdfe-\\u20ac.onnx" in done.stderr
 
 
 @pytest.mark.skipif(os.name != "posix", reason="signals and pipes of POSIX")
-def test_a_closed_pipe_is_quiet(folder: Path) -> None:
+def test_a_closed_pipe_is_quiet(bare: Path) -> None:
     reader, writer = os.pipe()
     os.close(reader)
     command = [sys.executable, "-c", "from remat_cli.cli.main import main; main()", "completion", "bash"]
@@ -88,7 +88,7 @@ def test_a_closed_pipe_is_quiet(folder: Path) -> None:
 
 
 @pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
-def test_an_interrupt_ends_with_130(folder: Path) -> None:
+def test_an_interrupt_ends_with_130(bare: Path) -> None:
     script = (
         "import os, signal, click\n"
         "from remat_cli.cli import main, doctor\n"

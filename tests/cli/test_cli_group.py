@@ -54,7 +54,7 @@ def test_unknown_option(remat) -> None:
 def test_missing_argument_and_option(remat) -> None:
     assert remat("solve").error.startswith("Missing argument 'MODEL|PROBLEM.json'")
     shown = remat("solve", "model.onnx")
-    assert (shown.code, shown.error) == (2, "Missing option '--budget'.")
+    assert (shown.code, shown.error) == (2, "Missing option '--budget' (env var: 'REMAT_BUDGET').")
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
