@@ -14,7 +14,18 @@ _MEMINFO = Path("/proc/meminfo")
 def free_bytes(device: Device, meminfo: Path = _MEMINFO) -> int:
     """Bytes that new allocations can get. CPU: MemAvailable of the kernel; CUDA: NVML's free memory of the card."""
     if device.kind == "cuda":
-        return _nvml_free_bytes(device)
+        return int(_nvml_memory(device).free)
+    return _meminfo_bytes(meminfo, "MemAvailable")
+
+
+def total_bytes(device: Device, meminfo: Path = _MEMINFO) -> int:
+    """Bytes that the device has in all. CPU: MemTotal of the kernel; CUDA: NVML's total of the card."""
+    if device.kind == "cuda":
+        return int(_nvml_memory(device).total)
+    return _meminfo_bytes(meminfo, "MemTotal")
+
+
+def _meminfo_bytes(meminfo: Path, entry: str) -> int:
     try:
         text = meminfo.read_text()
     except OSError:
@@ -23,9 +34,9 @@ def free_bytes(device: Device, meminfo: Path = _MEMINFO) -> int:
         ) from None
     for line in text.splitlines():
         name, _, rest = line.partition(":")
-        if name == "MemAvailable":
+        if name == entry:
             return int(rest.split()[0]) * 1024
-    raise DeviceError(f"{meminfo} has no line MemAvailable", "write a size: --budget 8GB")
+    raise DeviceError(f"{meminfo} has no line {entry}", "write a size: --budget 8GB")
 
 
 class _NvmlMemory(ctypes.Structure):
@@ -34,7 +45,7 @@ class _NvmlMemory(ctypes.Structure):
     _fields_ = (("total", ctypes.c_ulonglong), ("free", ctypes.c_ulonglong), ("used", ctypes.c_ulonglong))
 
 
-def _nvml_free_bytes(device: Device) -> int:
+def _nvml_memory(device: Device) -> _NvmlMemory:
     hint = "run `remat doctor`, or write a size: --budget 8GB"
     try:
         nvml = ctypes.CDLL("libnvidia-ml.so.1")
@@ -50,4 +61,4 @@ def _nvml_free_bytes(device: Device) -> int:
             raise DeviceError(f"{device.name}: the driver does not tell its memory", hint)
     finally:
         nvml.nvmlShutdown()
-    return int(memory.free)
+    return memory

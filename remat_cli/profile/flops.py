@@ -17,6 +17,7 @@ from remat_cli.profile.op_view import OpView
 Family = Literal["matmul", "conv", "other"]
 SPECIAL = 16
 DIVIDE = 4
+LONE_FILTER = 4
 
 
 @dataclass(frozen=True)
@@ -35,8 +36,9 @@ def work_of(op: OpView) -> Work:
     if op.op_type in _PRODUCTS:
         family, flops = "matmul", _PRODUCTS[op.op_type](op)
     elif op.op_type in _CONVOLUTIONS:
-        # Depthwise kernels read each weight for one product only: no library runs them near the matrix rate.
-        family, flops = ("other" if _is_depthwise(op) else "conv"), _CONVOLUTIONS[op.op_type](op)
+        flops = _CONVOLUTIONS[op.op_type](op)
+        # With one filter a group there is no matrix product to speak of, and no library gets near the matrix rate.
+        family, flops = ("other", flops * LONE_FILTER) if _has_lone_filters(op) else ("conv", flops)
     elif op.op_type in _COUNTED:
         flops = _COUNTED[op.op_type](op)
     else:
@@ -55,8 +57,12 @@ def _rate(op: OpView, family: Family) -> str:
     return "fp32"
 
 
-def _is_depthwise(op: OpView) -> bool:
-    return op.int_attribute("group", 1) > 1 and op.in_shape(_weight_position(op))[1:2] == (1,)
+def _has_lone_filters(op: OpView) -> bool:
+    """Depthwise convolutions and their gradients: one filter (of Conv) or one output channel a group."""
+    group, weight = op.int_attribute("group", 1), op.in_shape(_weight_position(op))
+    if group == 1 or not weight:
+        return False
+    return weight[1] == 1 if op.op_type == "ConvTranspose" else weight[0] == group
 
 
 def _weight_position(op: OpView) -> int:
@@ -130,7 +136,8 @@ def _attention(op: OpView) -> int:
 
 
 def _pool(op: OpView) -> int:
-    return op.out_count() * prod(op.ints_attribute("kernel_shape"))
+    """Pools: one step a window element; places of the maxima cost a branch each."""
+    return op.out_count() * prod(op.ints_attribute("kernel_shape")) * (SPECIAL if op.output(1) else 2)
 
 
 def _sort(op: OpView) -> int:

@@ -48,13 +48,9 @@ def profile_graph(
     too small for a single node, or the runtime dies; each names the node.
     """
     reporter = reporter or Reporter()
-    check_provider(device)
-    check_kernels(graph, device)
-    entries, entry_of = distinct_entries(graph)
-    _check_room(entries, device)
     job = Job("time", graph, device, threads, dict(feeds or {}), seed)
-    with reporter.task(f"timing {len(entries)} distinct nodes on {device.name}", len(entries) * ROUNDS) as task:
-        times = run_job(job, task).times
+    entries, entry_of = distinct_entries(graph)
+    times = time_entries(job, entries, reporter)
     scratch, workspace = _scratch(graph, entries, job, reporter)
     rows = []
     for node in graph.nodes:
@@ -71,6 +67,16 @@ def profile_graph(
         tuple(rows),
         workspace,
     )
+
+
+def time_entries(job: Job, entries: list[Entry], reporter: Reporter) -> dict[str, tuple[int, int]]:
+    """Entry -> median time and spread in ns, for the distinct entries of the job's graph. Errors as `profile_graph`."""
+    check_provider(job.device)
+    check_kernels(job.graph, job.device)
+    _check_room(entries, job.device)
+    title = f"timing {len(entries)} distinct nodes on {job.device.name}"
+    with reporter.task(title, len(entries) * ROUNDS) as task:
+        return run_job(job, task).times
 
 
 def _scratch(graph: Graph, entries: list[Entry], job: Job, reporter: Reporter) -> tuple[dict[str, int], Workspace]:

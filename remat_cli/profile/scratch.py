@@ -14,6 +14,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from remat_cli.profile.entries import Entry
+from remat_cli.profile.workspace import GRANULARITY_BYTES
+from remat_cli.units import align
 
 HEAP_ENVIRONMENT = {
     "MALLOC_MMAP_MAX_": "0",
@@ -21,9 +23,9 @@ HEAP_ENVIRONMENT = {
     "MALLOC_TOP_PAD_": "0",
     "MALLOC_ARENA_MAX": "1",
 }
-# A run without any scratch still touches a few pages of the heap.
+# A run without any scratch still touches a page or two of the heap, and one beside any block it takes.
 NOISE_BYTES = 8 * 1024
-GRANULARITY_BYTES = 16 * 1024
+HEAP_PAGE_BYTES = 4 * 1024
 _ROLLUP = Path("/proc/self/smaps_rollup")
 _PR_SET_THP_DISABLE = 41
 
@@ -53,7 +55,7 @@ def rounded_scratch(added_bytes: int) -> int:
     """`added_bytes` without noise, rounded up so that repeated measurements agree."""
     if added_bytes <= NOISE_BYTES:
         return 0
-    return -(-added_bytes // GRANULARITY_BYTES) * GRANULARITY_BYTES
+    return align(added_bytes - HEAP_PAGE_BYTES, GRANULARITY_BYTES)
 
 
 class ScratchMeter:

@@ -12,7 +12,10 @@ from typing import Literal
 
 from remat_cli.model.element_types import type_name
 from remat_cli.profile.op_view import OpView
+from remat_cli.units import align
 
+# Scratch is stated in these steps, measured or estimated.
+GRANULARITY_BYTES = 16 * 1024
 _INT64 = 8
 _FLOAT = 4
 # MLAS expands large convolutions a block at a time: this much for each thread.
@@ -25,10 +28,12 @@ _SMALL_BYTES = 64 * 1024
 def estimate_workspace(op: OpView, kind: Literal["cpu", "cuda"] = "cpu") -> int:
     """Bytes of scratch that one run of the node may take on a device of this kind."""
     if op.op_type in _RULES:
-        return _RULES[op.op_type](op, kind)
-    if op.op_type in _NONE:
-        return min(_SMALL_BYTES, op.read_bytes() + op.written_bytes())
-    return op.read_bytes() + op.written_bytes()
+        estimate = _RULES[op.op_type](op, kind)
+    elif op.op_type in _NONE:
+        estimate = min(_SMALL_BYTES, op.read_bytes() + op.written_bytes())
+    else:
+        estimate = op.read_bytes() + op.written_bytes()
+    return align(estimate, GRANULARITY_BYTES)
 
 
 Rule = Callable[[OpView, str], int]
