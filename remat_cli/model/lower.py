@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from remat_cli.errors import ModelError
 from remat_cli.model.graph import Graph, GraphNode
 from remat_cli.model.names import quoted
+from remat_cli.model.updates import place_updates
 from remat_cli.problem import Kind, Node, NodeCost, Problem, Tensor
 from remat_cli.units import align
 
@@ -66,7 +66,7 @@ class _Layout:
 
 def _layout(graph: Graph, computed: Sequence[GraphNode]) -> _Layout:
     root = storage_roots(graph)
-    state_of, order = _place_states(graph, computed, root)
+    state_of, order = place_updates(graph, computed, root)
     return _Layout([computed[v] for v in order], state_of, root)
 
 
@@ -79,89 +79,6 @@ def storage_roots(graph: Graph) -> dict[str, str]:
         if node.view_of is not None:
             root[node.outputs[0]] = root[node.view_of]
     return root
-
-
-def _place_states(
-    graph: Graph, computed: Sequence[GraphNode], root: Mapping[str, str]
-) -> tuple[dict[str, str], list[int]]:
-    """Which state outputs overwrite their resident, and the order of nodes that this asks for.
-
-    An update must follow every other reader of its resident. Where that would make a cycle (two states that swap
-    values), the later one in the file gets a storage of its own instead.
-    """
-    producer = {name: v for v, node in enumerate(computed) for name in node.outputs}
-    readers: dict[str, list[int]] = {}
-    successors: list[set[int]] = [set() for _ in computed]
-    for v, node in enumerate(computed):
-        for name in {root[read] for read in node.reads}:
-            readers.setdefault(name, []).append(v)
-            if name in producer:
-                successors[producer[name]].add(v)
-    shown = {root[name] for name in graph.outputs}
-    owned = {*graph.inputs, *graph.weights}
-    state_of: dict[str, str] = {}
-    overwritten: set[str] = set()
-    for name, resident in graph.state.items():
-        update = producer.get(name)
-        if update is None or resident not in owned or resident in overwritten or resident in shown:
-            continue
-        if not overwrites_resident(graph, computed[update], name, resident, root):
-            continue
-        others = {v for v in readers.get(resident, ()) if v != update}
-        if _reaches(successors, update, others):
-            continue
-        for v in others:
-            successors[v].add(update)
-        state_of[name] = resident
-        overwritten.add(resident)
-    return state_of, _stable_order(successors)
-
-
-def overwrites_resident(graph: Graph, node: GraphNode, output: str, resident: str, root: Mapping[str, str]) -> bool:
-    """Whether `output` of `node` may be written onto the bytes of `resident`, all other readers being done.
-
-    It may when the node does not read the resident at all, or reads it once, in a position where the first output
-    may run in place.
-    """
-    new, old = graph.tensors[output], graph.tensors[resident]
-    if not (new.fixed_size and old.fixed_size) or new.size_bytes != old.size_bytes or new.elem_type != old.elem_type:
-        return False
-    positions = [k for k, name in enumerate(node.inputs) if name and root[name] == resident]
-    if any(root[name] == resident for name in node.captures):
-        return False
-    if not positions:
-        return True
-    return len(positions) == 1 and positions[0] in node.in_place and node.outputs[0] == output
-
-
-def _reaches(successors: Sequence[set[int]], start: int, targets: set[int]) -> bool:
-    seen, pending = {start}, [start]
-    while pending:
-        for v in successors[pending.pop()]:
-            if v in targets:
-                return True
-            if v not in seen:
-                seen.add(v)
-                pending.append(v)
-    return False
-
-
-def _stable_order(successors: Sequence[set[int]]) -> list[int]:
-    """The topological order that is closest to the given one: always the first node that is ready."""
-    waiting = [0] * len(successors)
-    for later in successors:
-        for v in later:
-            waiting[v] += 1
-    ready = [v for v, count in enumerate(waiting) if count == 0]
-    order = []
-    while ready:
-        v = heapq.heappop(ready)
-        order.append(v)
-        for after in successors[v]:
-            waiting[after] -= 1
-            if waiting[after] == 0:
-                heapq.heappush(ready, after)
-    return order
 
 
 class _TensorTable:

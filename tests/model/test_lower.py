@@ -168,7 +168,7 @@ SGD = """g (float[2,4] x, float[4,4] w, float[4,4] u) => (float[2,4] y, float[4,
 
 def test_an_update_comes_after_every_reader_of_its_resident(tmp_path: Path) -> None:
     problem = lower(load(tmp_path, SGD, state={"w_new": "w", "u_new": "u"}))
-    assert order(problem) == ["gw", "sw", "h", "w_new", "y", "su", "u_new"]
+    assert order(problem) == ["gw", "h", "sw", "w_new", "y", "su", "u_new"]
     state = {t.id: problem.tensors[t.state_of].id for t in problem.tensors if t.state_of is not None}
     assert state == {"w_new": "w", "u_new": "u"}
     assert {t.id: t.size_bytes for t in problem.tensors if t.kind == "state"} == {"w_new": 0, "u_new": 0}
@@ -176,6 +176,19 @@ def test_an_update_comes_after_every_reader_of_its_resident(tmp_path: Path) -> N
     assert set(updates) == {"w_new", "u_new"}
     assert all(node.in_place_inputs == () for node in updates.values())
     run_store_all(problem)
+
+
+def test_updates_run_as_soon_as_their_gradient_is_there(tmp_path: Path) -> None:
+    text = """g (float[64] a, float[64] b, float[64] mb, float[64] x)
+        => (float[64] a_new, float[64] b_new, float[64] mb_new) <float lr = {0.5}, float mu = {0.9}, int64 ax = {0}> {
+        ha = Mul(x, a)\n hb = Mul(ha, b)\n gb = CumSum(hb, ax)\n ga = CumSum(ha, ax)\n z = CumSum(ga, ax)
+        sa = Mul(z, lr)\n a_new = Sub(a, sa)\n old = Mul(mb, mu)\n mb_new = Add(old, gb)\n sb = Mul(mb_new, lr)
+        b_new = Sub(b, sb) }"""
+    graph = load(tmp_path, text, state={"a_new": "a", "b_new": "b", "mb_new": "mb"})
+    problem = lower(graph)
+    # `old` reads nothing but a resident, and still waits for the gradient.
+    assert order(problem) == ["ha", "hb", "gb", "old", "mb_new", "sb", "b_new", "ga", "z", "sa", "a_new"]
+    assert run_store_all(problem) == 3 * 256
 
 
 def test_without_state_the_new_weights_are_outputs(tmp_path: Path) -> None:
