@@ -12,7 +12,8 @@ from remat_cli.errors import ModelError
 from remat_cli.ort_session import Device, make_session
 
 # Every onnxruntime that remat installs with (1.23 and later) reads these, so most files need no question.
-_SURE_IR, _SURE_OPSET = 10, 21
+_SURE_IR, _SURE_OPSET, _SURE_ML = 10, 21, 3
+_ML = "ai.onnx.ml"
 # With ALLOW_RELEASED_ONNX_OPSET_ONLY=0 in the environment onnxruntime takes any opset.
 _MOST = 99
 
@@ -27,6 +28,7 @@ def check_versions(model: onnx.ModelProto, path: Path) -> None:
         )
     if not opset and any(node.domain in ("", "ai.onnx") for node in model.graph.node):
         raise ModelError(f"{path}: uses standard ONNX operators, but its opset_import has no version for them")
+    _check_ml(model, path)
     if model.ir_version <= _SURE_IR and opset <= _SURE_OPSET:
         return
     max_ir, max_opset = runtime_limits()
@@ -35,6 +37,15 @@ def check_versions(model: onnx.ModelProto, path: Path) -> None:
             f"{path}: file is IR {model.ir_version} / opset {opset}, "
             f"installed onnxruntime takes IR <= {max_ir}, opset <= {max_opset}",
             f"export for opset {max_opset} with IR version {max_ir}, or install a newer onnxruntime",
+        )
+
+
+def _check_ml(model: onnx.ModelProto, path: Path) -> None:
+    version = max((entry.version for entry in model.opset_import if entry.domain == _ML), default=0)
+    if version > _SURE_ML and not _loads(_SURE_IR, _SURE_OPSET, version):
+        raise ModelError(
+            f"{path}: file uses {_ML} version {version}, which is newer than the installed onnxruntime takes",
+            f"export for an older {_ML}, or install a newer onnxruntime",
         )
 
 
@@ -53,7 +64,7 @@ def runtime_limits() -> tuple[int, int]:
     return max_ir, max_opset
 
 
-def _loads(ir_version: int, opset: int) -> bool:
+def _loads(ir_version: int, opset: int, ml_version: int = _SURE_ML) -> bool:
     from onnx import TensorProto, helper
 
     graph = helper.make_graph(
@@ -62,7 +73,9 @@ def _loads(ir_version: int, opset: int) -> bool:
         [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1])],
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1])],
     )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)])
+    model = helper.make_model(
+        graph, opset_imports=[helper.make_opsetid("", opset), helper.make_opsetid(_ML, ml_version)]
+    )
     model.ir_version = ir_version
     try:
         make_session(model.SerializeToString(), Device())
