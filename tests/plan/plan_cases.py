@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
+import msgspec
+
 from remat_cli.memory import replay_sequence
 from remat_cli.plan.convert import lower_solution
 from remat_cli.plan.types import Plan, PlanCosts, PlanDevice, PlanModel
@@ -146,8 +148,6 @@ def lower(
 
 
 def replace_fields(plan: Plan, **fields: object) -> Plan:
-    import msgspec
-
     return msgspec.structs.replace(plan, **fields)
 
 
@@ -207,7 +207,7 @@ def random_sequence(problem: Problem, seed: int, forget: float = 0.3) -> list[in
             continue
         run(v)
         for t in sorted(live):
-            if draw.random() < forget and _may_forget(problem, t, v):
+            if draw.random() < forget and _may_forget(problem, t):
                 live.discard(t)
     for t in problem.kept:
         if t not in live:
@@ -217,13 +217,13 @@ def random_sequence(problem: Problem, seed: int, forget: float = 0.3) -> list[in
     return sequence
 
 
-def _may_forget(problem: Problem, t: int, stage: int) -> bool:
+def _may_forget(problem: Problem, t: int) -> bool:
     """Whether everything that makes t again may still run, at any later stage."""
     pending, seen = [t], set()
     while pending:
         producer = problem.tensors[pending.pop()].producer
         assert producer is not None
-        if problem.last_stage[producer] < len(problem.nodes) - 1:
+        if not problem.nodes[producer].recomputable or problem.last_stage[producer] < len(problem.nodes) - 1:
             return False
         for read in problem.reads[producer]:
             if read not in seen:
