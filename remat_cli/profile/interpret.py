@@ -12,6 +12,7 @@ from remat_cli.model.element_types import STRING, numpy_dtype
 from remat_cli.model.graph import Graph, GraphNode
 from remat_cli.model.node_model import node_bindings, node_model
 from remat_cli.model.weights import weight_array
+from remat_cli.ort_session import Device, make_session
 
 
 def ancestors(graph: Graph, targets: Collection[str]) -> list[GraphNode]:
@@ -64,17 +65,12 @@ class Interpreter:
         bindings = node_bindings(self._graph, node)
         binding = session.io_binding()
         for name, tensor in bindings.inputs:
-            value = self._value(tensor)
-            if isinstance(value, np.ndarray):
-                binding.bind_cpu_input(name, value)
-            else:
-                binding.bind_ortvalue_input(name, value)
+            binding.bind_ortvalue_input(name, self._value(tensor))
         for name, _ in bindings.outputs:
             binding.bind_output(name, "cpu")
         return binding
 
     def _value(self, tensor: str) -> Any:
-        """An OrtValue; for strings, which have none from Python, an array."""
         if tensor not in self._values:
             array = self._feeds[tensor] if tensor in self._feeds else weight_array(self._graph.weights[tensor])
             self._values[tensor] = _ort_value(array, self._graph.tensors[tensor].elem_type)
@@ -85,8 +81,19 @@ def _ort_value(array: np.ndarray, elem_type: int) -> Any:
     import onnxruntime as ort
 
     if elem_type == STRING:
-        return array.astype(object)
+        return _string_value(array)
     if array.dtype.type.__module__ == "numpy" and array.dtype == numpy_dtype(elem_type):
         return ort.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(array))
     same_width = {1: np.uint8, 2: np.uint16}[array.dtype.itemsize]
     return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(np.ascontiguousarray(array).view(same_width), elem_type)
+
+
+def _string_value(array: np.ndarray) -> Any:
+    """onnxruntime makes no OrtValue of strings from Python: a model that holds them gives one."""
+    from onnx import TensorProto, helper
+
+    text = helper.make_tensor("text", TensorProto.STRING, array.shape, [str(item) for item in array.reshape(-1)])
+    output = helper.make_tensor_value_info("value", TensorProto.STRING, array.shape)
+    graph = helper.make_graph([helper.make_node("Identity", ["text"], ["value"])], "strings", [], [output], [text])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=7)
+    return make_session(model.SerializeToString(), Device()).run_with_ort_values(["value"], {})[0]
