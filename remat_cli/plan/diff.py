@@ -5,6 +5,7 @@ Formats for people and machines are in `remat_cli.report.plan_diff`.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from fractions import Fraction
 
 import msgspec
 
+from remat_cli.errors import InputError
 from remat_cli.plan.types import Plan, PlanNode, PlanStep, PlanTensor
 
 # Figures that a change of costs moves: a tolerance applies to these and to the nodes' own costs.
@@ -105,7 +107,10 @@ def diff_plans(a: Plan, b: Plan, tolerance_pct: float = 0.0) -> PlanDiff:
 
     `tolerance_pct`: figures of `predicted`, the solver's cost and bound, and nodes' costs and workspaces may move by so
     many percent of `a`'s without counting. Sizes, names, budgets and steps have no tolerance.
+    Raises InputError for a tolerance that is negative or no number.
     """
+    if not 0 <= tolerance_pct < math.inf:
+        raise InputError(f"a tolerance of {tolerance_pct} percent has no meaning", "give a number from 0 up")
     tolerance = Fraction(tolerance_pct)
     return PlanDiff(
         tolerance_pct=tolerance_pct,

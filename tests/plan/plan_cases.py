@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from typing import TypeVar
 
 import msgspec
 
@@ -12,6 +13,8 @@ from remat_cli.plan.convert import lower_solution
 from remat_cli.plan.types import Plan, PlanCosts, PlanDevice, PlanModel
 from remat_cli.problem import Node, NodeCost, Problem, Solution, Tensor
 from remat_cli.units import align
+
+S = TypeVar("S", bound=msgspec.Struct)
 
 ALIGNMENT = 64
 DEVICE = PlanDevice("cpu", ALIGNMENT, 1)
@@ -147,7 +150,8 @@ def lower(
     return replace_fields(lowered, budget_bytes=lowered.predicted.peak_bytes)
 
 
-def replace_fields(plan: Plan, **fields: object) -> Plan:
+def replace_fields(plan: S, **fields: object) -> S:
+    """A plan or row with some fields changed."""
     return msgspec.structs.replace(plan, **fields)
 
 

@@ -51,7 +51,7 @@ def fields(plan: Plan, **changes: object) -> Plan:
     """`plan` with fields changed; ``predicted__peak_bytes=5`` reaches into a header object."""
     for name, value in changes.items():
         head, _, field = name.partition("__")
-        plan = replace_fields(plan, **{head: replace_fields(getattr(plan, head), **{field: value}) if field else value})  # type: ignore[arg-type]
+        plan = replace_fields(plan, **{head: replace_fields(getattr(plan, head), **{field: value}) if field else value})
     return plan
 
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from plan_cases import Builder, lower, random_problem, random_sequence, replace_fields, training_plan
 
-from remat_cli.errors import FileFormatError
+from remat_cli.errors import FileFormatError, InputError
 from remat_cli.plan.check import check_model, check_plan
 from remat_cli.plan.diff import Recompute, diff_plans
 from remat_cli.plan.files import dump_plan, parse_plan
@@ -190,6 +190,12 @@ def test_sizes_and_steps_have_no_tolerance() -> None:
     assert diff_plans(forward_chain(), read(other), 50).differs
     fewer = replace_fields(forward_chain(), steps=forward_chain().steps[:-1])
     assert diff_plans(forward_chain(), fewer, 50).differs
+
+
+@pytest.mark.parametrize("tolerance", [-1, float("nan"), float("inf")])
+def test_odd_tolerances_are_refused(tolerance: float) -> None:
+    with pytest.raises(InputError, match="has no meaning"):
+        diff_plans(forward_chain(), forward_chain(), tolerance)
 
 
 def test_rows_are_compared_by_id() -> None:

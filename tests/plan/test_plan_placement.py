@@ -222,7 +222,7 @@ def test_two_thousand_blocks_take_little_time() -> None:
     began = time.process_time()
     # A bound that cannot be reached makes the search use all its work.
     pack(starts, ends, sizes, bound - 64)
-    assert time.process_time() - began < 5
+    assert time.process_time() - began < 10
 
 
 def test_packing_is_the_same_everywhere() -> None:
