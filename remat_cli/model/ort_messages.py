@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 _PREFIX = re.compile(r"^\[ONNXRuntimeError\] : \d+ : [A-Z_]+ : ")
 _NO_KERNEL = re.compile(
-    r"Could not find an implementation for (?P<op>[^\s()]+)\(\d+\) node with name '(?P<node>.*?)'", re.S
+    r"Could not find an implementation for (?P<op>[^\s()]+)\(\d+\) node with name '(?P<node>.*)'", re.S
 )
 _NOT_REGISTERED = re.compile(r"(?P<domain>[\w.\-]*):(?P<op>\w+)\(-?\d+\) is not a registered function/op")
 _NO_TYPE = re.compile(r"MLDataType for: tensor\((?P<type>\w+)\) is not currently registered or supported")
