@@ -6,7 +6,6 @@ import pytest
 
 from remat_cli.model.ort_messages import RuntimeMessage, parse_message
 
-
 CODES = {"1": "FAIL", "2": "INVALID_ARGUMENT", "9": "NOT_IMPLEMENTED", "10": "INVALID_GRAPH"}
 
 
