@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import mmap
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import onnx
 from onnx import StringStringEntryProto, TensorProto
@@ -66,10 +66,36 @@ def read_model(path: Path) -> onnx.ModelProto:
 
 def _parse(slim: bytes, path: Path) -> onnx.ModelProto:
     try:
-        return onnx.ModelProto.FromString(slim)
+        model = onnx.ModelProto.FromString(slim)
     except Exception:
         # protobuf's DecodeError, whose module has no type hints; nothing else can go wrong in parsing.
         raise ModelError(f"{path}: is damaged, or not an ONNX file", _HINT) from None
+    if not _is_text(model):
+        raise ModelError(f"{path}: is damaged: a name in it is not UTF-8 text", _HINT)
+    return model
+
+
+def _is_text(model: onnx.ModelProto) -> bool:
+    """Whether all strings are UTF-8. Protobuf gives others as bytes, or fails when they are read."""
+    pending: list[Any] = [model]
+    while pending:
+        try:
+            fields = pending.pop().ListFields()
+        except UnicodeDecodeError:
+            return False
+        for field, value in fields:
+            if field.type == field.TYPE_MESSAGE:
+                pending += [value] if hasattr(value, "ListFields") else value
+            elif field.type == field.TYPE_STRING and not _is_str(value):
+                return False
+    return True
+
+
+def _is_str(value: Any) -> bool:
+    try:
+        return isinstance(value, str) or (not isinstance(value, bytes) and all(isinstance(item, str) for item in value))
+    except UnicodeDecodeError:
+        return False
 
 
 _HINT = "copy or download the file again; `python -m onnx.checker` or Netron read files that are whole"
