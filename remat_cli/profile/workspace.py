@@ -30,6 +30,8 @@ def estimate_workspace(op: OpView, kind: Literal["cpu", "cuda"] = "cpu") -> int:
     if op.op_type in _RULES:
         estimate = _RULES[op.op_type](op, kind)
     elif op.op_type in _NONE:
+        estimate = 0
+    elif op.op_type in _LITTLE:
         estimate = min(_SMALL_BYTES, op.read_bytes() + op.written_bytes())
     else:
         estimate = op.read_bytes() + op.written_bytes()
@@ -57,7 +59,7 @@ def _conv(op: OpView, kind: str) -> int:
 
 def _conv_transpose(op: OpView, kind: str) -> int:
     """One image's columns before they are added up: Cout/group x kernel x input places."""
-    return prod(op.in_shape(1)[1:]) * prod(op.in_shape(0)[2:]) * _element_bytes(op)
+    return prod(op.in_shape(1)[1:]) * prod(op.in_shape(0)[2:]) * _element_bytes(op) + GRANULARITY_BYTES
 
 
 def _cross_entropy(op: OpView, kind: str) -> int:
@@ -84,6 +86,11 @@ def _softmax(op: OpView, kind: str) -> int:
     rank = len(op.in_shape(0))
     default = -1 if op.graph.opsets.get("", 1) >= 13 else 1
     return 0 if op.axis(default, rank) == rank - 1 else 2 * op.in_bytes(0)
+
+
+def _window_norm(op: OpView, kind: str) -> int:
+    """The squares, padded by the window, and their sums."""
+    return 2 * op.in_bytes(0) + _SMALL_BYTES
 
 
 def _variadic(op: OpView, kind: str) -> int:
@@ -116,7 +123,7 @@ def _half_as_float(op: OpView, kind: str) -> int:
     """Kernels without half precision convert operands to float first."""
     info = op.input(0)
     narrow = info is not None and type_name(info.elem_type) in ("float16", "bfloat16")
-    return 2 * (op.read_bytes() + op.written_bytes()) if narrow else _SMALL_BYTES
+    return 2 * (op.read_bytes() + op.written_bytes()) if narrow else 0
 
 
 def _element_bytes(op: OpView) -> int:
@@ -129,23 +136,26 @@ _RULES: dict[str, Rule] = {
     "SoftmaxCrossEntropyLoss": _cross_entropy, "NegativeLogLikelihoodLoss": _cross_entropy,
     "Where": _where, "ScatterElements": _scatter, "ScatterND": _scatter, "Scatter": _scatter, "OneHot": _one_hot,
     "Softmax": _softmax, "LogSoftmax": _softmax, "Hardmax": _softmax,
-    "Sum": _variadic, "Max": _variadic, "Min": _variadic, "Mean": _variadic,
+    "LRN": _window_norm, "Sum": _variadic, "Max": _variadic, "Min": _variadic, "Mean": _variadic,
     "Dropout": _random_floats, "LSTM": _recurrent, "GRU": _recurrent, "RNN": _recurrent,
     "Attention": _attention, "MultiHeadAttention": _attention,
     "LayerNormalization": _half_as_float, "MatMul": _half_as_float, "Gemm": _half_as_float,
 }  # fmt: skip
-# Kernels that go from inputs to outputs directly, but for a few small vectors.
+# Kernels that go from inputs to outputs directly.
 _NONE = frozenset({
     "Add", "Sub", "Mul", "Div", "Pow", "Mod", "Abs", "Neg", "Sign", "Relu", "LeakyRelu", "PRelu", "ThresholdedRelu",
     "Clip", "Floor", "Ceil", "Round", "Not", "And", "Or", "Xor", "Equal", "Less", "LessOrEqual", "Greater",
     "GreaterOrEqual", "Exp", "Log", "Sqrt", "Reciprocal", "Sigmoid", "Tanh", "Erf", "Gelu", "Elu", "Selu", "Softplus",
     "Softsign", "HardSigmoid", "Sin", "Cos", "Tan", "Asin", "Acos", "Atan", "Sinh", "Cosh", "Asinh", "Acosh", "Atanh",
     "IsNaN", "IsInf", "BitShift", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "BitwiseNot", "QuantizeLinear",
-    "DequantizeLinear", "Cast", "CastLike", "Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose",
-    "Concat", "Split", "Slice", "Pad", "Tile", "Expand", "Gather", "GatherElements", "GatherND", "DepthToSpace",
-    "SpaceToDepth", "ReverseSequence", "Trilu", "EyeLike", "Shape", "Size", "Range", "Constant", "ConstantOfShape",
+    "DequantizeLinear", "Cast", "CastLike", "Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Shape", "Size",
+    "Range", "Constant", "ConstantOfShape", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike",
+})  # fmt: skip
+# As those, but for a few small vectors: offsets, strides, partial results.
+_LITTLE = frozenset({
+    "Transpose", "Concat", "Split", "Slice", "Pad", "Tile", "Expand", "Gather", "GatherElements", "GatherND",
+    "DepthToSpace", "SpaceToDepth", "ReverseSequence", "Trilu", "EyeLike",
     "ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceL1", "ReduceL2", "ReduceSumSquare",
     "ReduceLogSum", "ReduceLogSumExp", "ArgMax", "ArgMin", "CumSum", "MaxPool", "AveragePool", "LpPool",
     "GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool", "MaxUnpool", "BatchNormalization", "InstanceNormalization",
-    "LRN", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike",
 })  # fmt: skip
