@@ -7,8 +7,9 @@ take no step. Values whose size only the run tells go through onnxruntime's own 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from operator import length_hint
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,6 +17,7 @@ import numpy as np
 from remat_cli.errors import DeviceError
 from remat_cli.execute.blocks import HostBlock
 from remat_cli.execute.calls import HeldCall, ObjectCall, bind
+from remat_cli.execute.feed_file import Fed
 from remat_cli.execute.program import Call, Drop, Held, InArena, Location, Program, Resident
 from remat_cli.execute.residents import Residents
 from remat_cli.execute.sessions import SessionPool
@@ -69,6 +71,10 @@ class ArenaEngine:
     def feed(self, feeds: Mapping[str, np.ndarray[Any, Any]]) -> None:
         """Copy values of inputs into their places; inputs keep their values from one iteration to the next."""
         self._residents.feed(feeds)
+
+    def read_feeds(self, path: Path, rows: Iterable[Fed]) -> None:
+        """Take values of inputs from a file that `write_feeds` wrote."""
+        self._residents.read(path, rows)
 
     def run(self) -> None:
         """One iteration. DeviceError naming the node when one fails."""

@@ -42,7 +42,7 @@ class Executor:
         seed: int = 0,
     ) -> None:
         device = parse_device(device) if isinstance(device, str) else device
-        ready = prepare(plan, model, device)
+        ready = prepare(plan, model, device, feeds=dict(inputs or {}))
         self.predicted_bytes = ready.program.peak_bytes
         self._closed = False
         self._stepped = False

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
+from remat_cli.execute.feed_file import Fed
+
 if TYPE_CHECKING:
     from remat_cli.execute.program import Program
     from remat_cli.model.graph import Graph
@@ -29,8 +31,9 @@ PROGRESS_BYTES = 1024
 class Job:
     """Run `graph` for `iterations`, by `program` in the arena engine or, for the other roles, in one session.
 
-    `inputs`: an ``.npz`` of feeds; what it lacks is made from `seed`. `digests`: tell the digest of every output of
-    every iteration. `keep`: write the outputs of the first and the last iteration to the job's folder.
+    `feeds`: what the file `feed_file` holds (`write_feeds`). `seed`: of random operators that have none. `digests`:
+    tell the digest of every output of every iteration. `keep`: write the outputs of the first and the last iteration
+    to the job's folder.
     """
 
     role: Role
@@ -38,7 +41,8 @@ class Job:
     program: Program | None
     device: Device
     threads: int
-    inputs: Path | None
+    feed_file: Path
+    feeds: tuple[Fed, ...]
     seed: int
     iterations: int
     digests: bool

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import sys
 from dataclasses import dataclass
@@ -10,19 +11,10 @@ from typing import Literal
 
 MeasuredBy = Literal["VmHWM", "ru_maxrss", "nothing"]
 _STATUS = Path("/proc/self/status")
+_ROLLUP = Path("/proc/self/smaps_rollup")
 _CLEAR_REFS = Path("/proc/self/clear_refs")
 # Linux: writing this makes the high-water mark of resident memory start again from now (man 5 proc).
 _RESET_HIGH_WATER = "5"
-
-
-@dataclass(frozen=True)
-class _Resident:
-    """Resident bytes: highest since the last reset, and now by kind (own memory, mapped files, shared)."""
-
-    high: int
-    own: int
-    file: int
-    shared: int
 
 
 class PeakMeter:
@@ -35,7 +27,7 @@ class PeakMeter:
     """
 
     def __init__(self) -> None:
-        gc.collect()
+        settle()
         self.measured_by: MeasuredBy = _method()
         self.peak_bytes = 0
         if self.measured_by == "VmHWM":
@@ -53,11 +45,30 @@ class PeakMeter:
         """Take the mark since the last reset into `peak_bytes`, and return that."""
         if self.measured_by == "VmHWM":
             now = _resident()
-            peak = now.high - now.file - now.shared - self._baseline
+            peak = max(now.high - now.others, now.own) - self._baseline
         else:
             peak = _max_rss() - self._baseline
         self.peak_bytes = max(self.peak_bytes, peak)
         return self.peak_bytes
+
+
+def settle() -> None:
+    """Give memory that is free inside this process back to the system: used again, it would not be counted."""
+    gc.collect()
+    if sys.platform == "linux":
+        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+        if trim is not None:
+            trim(0)
+
+
+@dataclass(frozen=True)
+class _Resident:
+    """Resident bytes: `high`: the most since the last reset. `own`: memory of this process alone, counted page by page.
+    `others`: mapped files and shared memory."""
+
+    high: int
+    own: int
+    others: int
 
 
 def _method() -> MeasuredBy:
@@ -70,12 +81,18 @@ def _method() -> MeasuredBy:
 
 
 def _resident() -> _Resident:
-    kibibytes = {}
-    for line in _STATUS.read_text().splitlines():
-        name, _, rest = line.partition(":")
-        if name in ("VmHWM", "RssAnon", "RssFile", "RssShmem"):
-            kibibytes[name] = int(rest.split()[0]) * 1024
-    return _Resident(kibibytes["VmHWM"], kibibytes["RssAnon"], kibibytes["RssFile"], kibibytes["RssShmem"])
+    status, rollup = _kibibytes(_STATUS), _kibibytes(_ROLLUP)
+    return _Resident(status["VmHWM"], rollup["Anonymous"], status["RssFile"] + status["RssShmem"])
+
+
+def _kibibytes(path: Path) -> dict[str, int]:
+    """The lines ``Name: 123 kB`` of a file, in bytes."""
+    found = {}
+    for line in path.read_text().splitlines():
+        words = line.split()
+        if len(words) == 3 and words[2] == "kB":
+            found[words[0].removesuffix(":")] = int(words[1]) * 1024
+    return found
 
 
 def _max_rss() -> int:

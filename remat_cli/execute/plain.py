@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -10,6 +10,7 @@ import numpy as np
 
 from remat_cli.errors import DeviceError, RematError
 from remat_cli.execute.blocks import HostBlock
+from remat_cli.execute.feed_file import Fed
 from remat_cli.execute.residents import Residents
 from remat_cli.execute.sessions import claim_threads, set_seed
 from remat_cli.execute.values import RawTensor, Value, array_of, bytes_of, is_held, is_object, raw_of_ort_value
@@ -49,16 +50,19 @@ class PlainSession:
             self._offset[name] = end
             end += align(info.size_bytes, _ALIGNMENT)
         self._results = HostBlock(end, "the plain session's outputs")
-        self._values: dict[str, Any] = {}
+        # In the order in which they are bound.
+        held = [name for name in graph.outputs if name not in self._sized]
+        self._position = {name: position for position, name in enumerate((*self._sized, *held))}
+        self._objects: dict[str, Value] = {}
         self._binding: Any = None
 
     def load(self) -> None:
         """Read weights into their places."""
         self._residents.load()
 
-    def feed(self, feeds: Mapping[str, np.ndarray[Any, Any]]) -> None:
-        """Copy values of inputs into their places."""
-        self._residents.feed(feeds)
+    def read_feeds(self, path: Path, rows: Iterable[Fed]) -> None:
+        """Take values of inputs from a file that `write_feeds` wrote."""
+        self._residents.read(path, rows)
         names = (*self._residents.names, *self._graph.outputs)
         if not any(is_object(self._graph.tensors[name]) for name in names):
             self._binding = self._bound()
@@ -82,17 +86,16 @@ class PlainSession:
 
     def outputs(self) -> Iterator[tuple[str, Value]]:
         """The graph's outputs where they lie: valid until `feed_back`, `feed` or `run`."""
-        if self._binding is not None:
-            made = self._binding.get_outputs()
-            held = [name for name in self._graph.outputs if name not in self._sized]
-            self._values = {name: raw_of_ort_value(made[len(self._sized) + k]) for k, name in enumerate(held)}
         for name in self._graph.outputs:
-            yield name, self._values[name] if name in self._values else self._raw(name)
+            yield name, self._value(name)
 
     def feed_back(self) -> None:
         """Make state outputs the inputs of the next iteration."""
-        for source, target in self._graph.state.items():
-            self._residents.view(target)[:] = self._raw(source).data
+        state = self._graph.state
+        # An output that is an input lies on it, and must be read before another state overwrites it.
+        kept = {source: bytes(self._data(source)) for source in state if source in self._residents.names}
+        for source, target in state.items():
+            self._residents.view(target)[:] = kept[source] if source in kept else self._data(source)
 
     def _make(self, threads: int) -> Any:
         plain = self._variant == "plain"
@@ -116,7 +119,7 @@ class PlainSession:
         for name, info in self._sized.items():
             address = self._results.address + self._offset[name]
             binding.bind_output(name, "cpu", 0, info.elem_type, list(info.shape or ()), address)
-        for name in self._graph.outputs:
+        for name in self._position:
             if name not in self._sized:
                 binding.bind_output(name, "cpu")
         return binding
@@ -129,10 +132,17 @@ class PlainSession:
             for name in residents.names
         }
         names = list(self._graph.outputs)
-        self._values = dict(zip(names, self._session.run(names, feeds), strict=True))
-        for name, info in self._sized.items():
-            self._raw(name).data[:] = bytes_of(info, self._values.pop(name), "output")
+        self._objects = dict(zip(names, self._session.run(names, feeds), strict=True))
 
-    def _raw(self, name: str) -> RawTensor:
-        info = self._sized[name]
-        return RawTensor(info.elem_type, info.shape or (), self._results.view(self._offset[name], info.size_bytes))
+    def _data(self, name: str) -> memoryview:
+        """The bytes of a state output, whose type and shape are those of an input."""
+        value = self._value(name)
+        if isinstance(value, RawTensor):
+            return value.data
+        return bytes_of(self._graph.tensors[name], np.asarray(value), "output")
+
+    def _value(self, name: str) -> Value:
+        if self._binding is None:
+            return self._objects[name]
+        # An output that is an input is not copied to where the output was bound: ask where it is.
+        return raw_of_ort_value(self._binding.get_outputs()[self._position[name]])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +14,7 @@ from remat_cli.model.lower import build_problem, resident_bytes
 from remat_cli.ort_session import Device, check_provider, parse_device
 from remat_cli.plan.check import check_model, check_plan, check_tables
 from remat_cli.plan.convert import costs_of_plan
-from remat_cli.problem import NodeCost
+from remat_cli.problem import NodeCost, Problem
 from remat_cli.reporter import Reporter
 from remat_cli.units import format_bytes
 
@@ -79,6 +79,16 @@ def _check_graph(plan: Plan, graph: Graph, name: str, reporter: Reporter) -> Non
     same.raise_faults(name, "give the plan's own model with --model, or solve again for this one")
     known = costs_of_plan(plan)
     costs = {node.id: known.get(node.id, NodeCost(0)) for node in graph.nodes}
-    problem = build_problem(graph, costs, plan.device.alignment)
+    problem = _with_measured_sizes(build_problem(graph, costs, plan.device.alignment), plan)
     residents = resident_bytes(graph, plan.device.alignment)
     check_tables(plan, problem, node_costs=costs, resident_bytes=residents).raise_faults(name)
+
+
+def _with_measured_sizes(problem: Problem, plan: Plan) -> Problem:
+    """The problem with the plan's figures for tensors of unknown size: they were measured on other values, perhaps,
+    and no memory is set aside by them."""
+    said = {row.id: row.size_bytes for row in plan.tensors}
+    tensors = tuple(
+        replace(t, size_bytes=said.get(t.id, t.size_bytes)) if t.kind == "pinned" else t for t in problem.tensors
+    )
+    return replace(problem, tensors=tensors)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import onnx
 
 from remat_cli.errors import InputError
 from remat_cli.execute.blocks import HostBlock
+from remat_cli.execute.feed_file import Fed, read_into, read_texts
 from remat_cli.execute.values import RawTensor, bytes_of, is_held
 from remat_cli.model.weights import read_weight_into, weight_array
 from remat_cli.units import align
@@ -71,6 +73,16 @@ class Residents:
                     "its inputs are " + (", ".join(self._graph.inputs) or "none"),
                 )
             self._put(name, value)
+
+    def read(self, path: Path, rows: Iterable[Fed]) -> None:
+        """Take values from a file that `write_feeds` wrote."""
+        with path.open("rb", buffering=0) as stream:
+            for fed in rows:
+                if fed.name in self._offset:
+                    read_into(stream, self.view(fed.name))
+                else:
+                    self.held[fed.name] = read_texts(self._graph, fed, stream)
+                self.fed.add(fed.name)
 
     def require_inputs(self) -> None:
         """InputError that names the first input without a value."""

@@ -13,11 +13,12 @@ import msgspec
 
 from remat_cli.errors import DeviceError, InputError, RematError
 from remat_cli.execute.child import run_child
+from remat_cli.execute.feed_file import Fed, write_feeds
 from remat_cli.execute.job import Job, Report, Role
 from remat_cli.execute.outputs import largest_difference, write_npz
 from remat_cli.execute.prepare import Ready, prepare
 from remat_cli.execute.random_nodes import unseeded_random_node
-from remat_cli.model.feeds import read_feeds
+from remat_cli.model.feeds import check_feeds, merged_feeds, read_feeds
 from remat_cli.ort_session import Device
 from remat_cli.plan.files import load_plan
 from remat_cli.reporter import Reporter
@@ -25,6 +26,8 @@ from remat_cli.units import format_bytes
 
 if TYPE_CHECKING:
     from remat_cli.plan.types import Plan
+
+_FEEDS = "feeds"
 
 
 @dataclass(frozen=True)
@@ -124,12 +127,14 @@ def run_plan(request: RunRequest) -> RunResult:
         raise InputError(f"{request.threads} threads: at least one is needed", "--threads 1")
     plan = load_plan(request.plan)
     model = find_model(plan, request)
-    feeds = read_feeds(request.inputs) if request.inputs else None
-    ready = prepare(plan, model, request.device, feeds=feeds, name=request.plan.name, reporter=request.reporter)
-    del feeds
+    given = read_feeds(request.inputs) if request.inputs else {}
+    ready = prepare(plan, model, request.device, feeds=given, name=request.plan.name, reporter=request.reporter)
+    if request.inputs:
+        given = check_feeds(given, ready.graph, request.inputs.name)
     threads = plan.device.threads if request.threads is None else request.threads
     with tempfile.TemporaryDirectory(prefix="remat-run-") as name:
-        children = _Children(request, ready, threads, Path(name))
+        feeds = write_feeds(ready.graph, merged_feeds(ready.graph, given, request.seed), Path(name) / _FEEDS)
+        children = _Children(request, ready, threads, Path(name), feeds)
         report = children.run("arena")
         compare = children.compare(report) if request.compare else None
         if request.outputs is not None:
@@ -163,12 +168,13 @@ def find_model(plan: Plan, request: RunRequest) -> Path:
 
 @dataclass(frozen=True)
 class _Children:
-    """The processes of one run, each with a folder below `folder`."""
+    """The processes of one run, each with a folder below `folder`, on the same feeds."""
 
     request: RunRequest
     ready: Ready
     threads: int
     folder: Path
+    feeds: tuple[Fed, ...]
 
     def run(self, role: Role) -> Report:
         request = self.request
@@ -181,7 +187,8 @@ class _Children:
             program=self.ready.program if role == "arena" else None,
             device=self.ready.device,
             threads=self.threads,
-            inputs=request.inputs.absolute() if request.inputs else None,
+            feed_file=self.folder / _FEEDS,
+            feeds=self.feeds,
             seed=request.seed,
             iterations=request.iterations,
             digests=request.compare and role != "default",

@@ -95,11 +95,13 @@ def parts_of(value: Value) -> Sequence[RawTensor]:
     if isinstance(value, list):
         return [part for item in value for part in parts_of(np.asarray(item))]
     if value.dtype.kind in "OUS":
-        texts = json.dumps([_text(item) for item in value.reshape(-1).tolist()]).encode()
+        texts = json.dumps(texts_of(value)).encode()
         return [RawTensor(STRING, value.shape, memoryview(texts))]
     packed = onnx.numpy_helper.from_array(value)
     return [RawTensor(packed.data_type, value.shape, memoryview(packed.raw_data))]
 
 
-def _text(item: Any) -> str:
-    return item.decode("utf-8", "replace") if isinstance(item, bytes) else str(item)
+def texts_of(value: Array) -> list[str]:
+    """The strings of a string tensor, in order."""
+    items = value.reshape(-1).tolist()
+    return [item.decode("utf-8", "replace") if isinstance(item, bytes) else str(item) for item in items]

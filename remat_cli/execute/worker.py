@@ -7,7 +7,6 @@ inputs, steps and kernels take above it is the measured peak.
 
 from __future__ import annotations
 
-import gc
 import mmap
 import pickle
 import sys
@@ -28,10 +27,9 @@ from remat_cli.execute.job import (
     KeptOutput,
     Report,
 )
-from remat_cli.execute.measure import PeakMeter
+from remat_cli.execute.measure import PeakMeter, settle
 from remat_cli.execute.outputs import digest, keep
 from remat_cli.execute.plain import PlainSession
-from remat_cli.model.feeds import load_feeds, merged_feeds
 
 # Iterations beyond those that were asked for, whose results are dropped, so that a median means something.
 _WANTED_TIMES = 5
@@ -61,12 +59,11 @@ def main(folder: Path) -> None:
 
 def _work(job: Job, folder: Path, progress: _Progress) -> Report:
     runner = _runner(job, progress)
-    # What the job itself holds is in the baseline too; the feeds are copied in afterwards, and let go.
     meter = PeakMeter()
     progress("reading weights and inputs")
     runner.load()
-    runner.feed(merged_feeds(job.graph, load_feeds(job.inputs, job.graph) if job.inputs else None, job.seed))
-    gc.collect()
+    runner.read_feeds(job.feed_file, job.feeds)
+    settle()
     times: list[int] = []
     digests: list[dict[str, str]] = []
     first: tuple[KeptOutput, ...] = ()
