@@ -37,13 +37,19 @@ class _Fault:
 
 def load_file(path: Path) -> object:
     """`load_strict` of a file; messages name it as `path` does. InputError when it cannot be read."""
+    return load_strict(read_at_most(path, MAX_BYTES), str(path))
+
+
+def read_at_most(path: Path, limit_bytes: int) -> bytes:
+    """The contents of a file; InputError when it cannot be read or is larger (or endless)."""
     try:
-        if path.stat().st_size > MAX_BYTES:
-            raise InputError(f"{path}: {path.stat().st_size} bytes, more than the {MAX_BYTES} that are read")
-        data = path.read_bytes()
+        with path.open("rb") as stream:
+            data = stream.read(limit_bytes + 1)
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror or error}") from error
-    return load_strict(data, str(path))
+    if len(data) > limit_bytes:
+        raise InputError(f"{path}: larger than the {limit_bytes} bytes that are read")
+    return data
 
 
 def load_strict(data: bytes, file: str) -> object:

@@ -17,7 +17,8 @@ from typing import Any, TypeVar
 import msgspec
 import yaml
 
-from remat_cli.errors import FileFormatError, InputError
+from remat_cli.errors import FileFormatError
+from remat_cli.strict_json import read_at_most
 
 MAX_BYTES = 2**20
 
@@ -63,13 +64,7 @@ class YamlDocument:
 
 def load_yaml_file(path: Path) -> YamlDocument:
     """`load_yaml` of a file; InputError when it cannot be read."""
-    try:
-        if path.stat().st_size > MAX_BYTES:
-            raise InputError(f"{path}: {path.stat().st_size} bytes, more than the {MAX_BYTES} that are read")
-        data = path.read_bytes()
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror or error}") from error
-    return load_yaml(data, str(path))
+    return load_yaml(read_at_most(path, MAX_BYTES), str(path))
 
 
 def load_yaml(data: bytes, file: str) -> YamlDocument:

@@ -7,7 +7,6 @@ workspace, as in most papers on rematerialization.
 from __future__ import annotations
 
 import hashlib
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -15,15 +14,11 @@ from typing import Annotated, Literal
 import msgspec
 
 from remat_cli.errors import InputError
-from remat_cli.strict_yaml import convert_yaml, load_yaml
+from remat_cli.strict_json import read_at_most
+from remat_cli.strict_yaml import MAX_BYTES, convert_yaml, load_yaml
 
 UNIT = "unit"
-_BUILT_IN = re.compile(r"[a-z0-9][a-z0-9-]*", re.ASCII)
-# An installed package holds the files inside itself; in a checkout they lie beside the package.
-_FOLDERS = (
-    Path(__file__).parent.parent / "configs" / "devices",
-    Path(__file__).parent.parent.parent / "configs" / "devices",
-)
+_PACKAGE = Path(__file__).parent.parent
 
 Rate = Annotated[float, msgspec.Meta(ge=1, le=1e21)]
 Percent = Annotated[int, msgspec.Meta(ge=1, le=100)]
@@ -88,20 +83,12 @@ def load_device_model(name: str | Path) -> DeviceModel:
     if text == UNIT:
         return DeviceModel(UNIT, hashlib.sha256(UNIT.encode()).hexdigest(), None)
     path = Path(name)
-    if _BUILT_IN.fullmatch(text):
-        found = [folder / f"{text}.yaml" for folder in _FOLDERS if (folder / f"{text}.yaml").is_file()]
-        if not found:
+    if not set(text) & set("./\\"):
+        if text not in built_in_names():
             known = ", ".join([*built_in_names(), UNIT])
             raise InputError(f"there is no device model named {text!r}", f"known names: {known}; or give a .yaml file")
-        path = found[0]
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise InputError(
-            f"device model {path}: cannot be read: {error.strerror or error}",
-            "remat profile --device cpu -o mine.yaml measures one",
-        ) from error
-    return parse_device_model(data, path.name)
+        path = _folder() / f"{text}.yaml"
+    return parse_device_model(read_at_most(path, MAX_BYTES), path.name)
 
 
 def parse_device_model(data: bytes, file: str) -> DeviceModel:
@@ -133,7 +120,13 @@ def dump_device_model(spec: DeviceSpec) -> bytes:
 
 def built_in_names() -> list[str]:
     """The names of the device files that come with remat, sorted."""
-    return sorted({path.stem for folder in _FOLDERS if folder.is_dir() for path in folder.glob("*.yaml")})
+    return sorted(path.stem for path in _folder().glob("*.yaml"))
+
+
+def _folder() -> Path:
+    """An installed package holds the device files inside itself; in a checkout they lie beside the package."""
+    installed = _PACKAGE / "configs" / "devices"
+    return installed if installed.is_dir() else _PACKAGE.parent / "configs" / "devices"
 
 
 def _rate(value: float) -> str:
