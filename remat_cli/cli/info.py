@@ -11,6 +11,7 @@ import click
 
 from remat_cli.cli import options as opt
 from remat_cli.cli.plan_text import percent_text, size_text
+from remat_cli.report.text import shown
 
 if TYPE_CHECKING:
     from remat_cli.cli.console import Terminal
@@ -153,7 +154,7 @@ def _print(terminal: Terminal, contents: Contents) -> None:
     facts += [(names[key], size_text(size)) for key, size in memory.items()]
     share = percent_text(contents.bound_bytes, memory["store_all_peak_bytes"])
     facts.append(
-        ("least budget", f"{size_text(contents.bound_bytes)}, {share} of store-all, for {contents.bound_node}")
+        ("least budget", f"{size_text(contents.bound_bytes)}, {share} of store-all, for {shown(contents.bound_node)}")
     )
     terminal.facts(facts)
     terminal.line()

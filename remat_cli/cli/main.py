@@ -16,7 +16,7 @@ from remat_cli.cli.boundary import PipeClosedError, Session, guarded
 # Name -> (module, line in `remat --help`). The line is kept here so that the help imports no command.
 COMMANDS = {
     "info": ("info", "What is in a model: nodes, memory, smallest feasible budget bound."),
-    "profile": ("profile", "Measure what each node costs on a device."),
+    "profile": ("profile", "Measure what each node of a model costs, or a device itself."),
     "solve": ("solve", "Compile a memory budget into a plan."),
     "run": ("run", "Run a plan through onnxruntime and measure its peak."),
     "check": ("check", "Replay a plan: legal steps, peak within budget, right model."),

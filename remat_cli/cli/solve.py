@@ -14,8 +14,8 @@ from click.core import ParameterSource
 from remat_cli.cli import options as opt
 from remat_cli.cli.plan_text import device_text, plan_facts, plan_summary
 from remat_cli.cli.settings import Setting, most_explicit
-from remat_cli.errors import InputError
-from remat_cli.ort_session import Device
+from remat_cli.errors import DeviceError, InputError
+from remat_cli.ort_session import Device, parse_device
 
 if TYPE_CHECKING:
     from remat_cli.cli.console import Terminal
@@ -150,6 +150,8 @@ def _solve(ctx: click.Context, asked: Asked, reporter: Reporter) -> Plan:
     warm_start = load_plan(asked.warm_start) if asked.warm_start else None
     feeds = opt.feeds_of(asked.inputs)
     source = pipeline.load_source(asked.path, asked.dim, feeds, reporter)
+    if source.problem is not None and asked.budget == "auto":
+        raise InputError(f"{asked.path.name} is a problem file: no device could tell its free memory", "--budget SIZE")
     return pipeline.compile_plan(
         pipeline.CompileRequest(
             source=source,
@@ -184,8 +186,20 @@ def _costs(ctx: click.Context, asked: Asked, source: Source, feeds: Feeds | None
         costs = pipeline.costs_from_model(
             source, asked.cost_model or pipeline.DEFAULT_COST_MODEL, threads=asked.threads
         )
+        _require_kernels(source, costs, reporter)
     reporter.note(f"costs: {costs.origin.source} {costs.origin.file}, {device_text(costs.device)}")
     return costs
+
+
+def _require_kernels(source: Source, costs: Costs, reporter: Reporter) -> None:
+    """Nothing was run for these costs, so a node that the device cannot run would come up in `remat run` only."""
+    from remat_cli.model.kernels import check_kernels
+
+    assert source.graph is not None
+    try:
+        check_kernels(source.graph, parse_device(costs.device.name))
+    except DeviceError:
+        reporter.note(f"{costs.device.name} is not here, so whether it has a kernel for every node was not checked")
 
 
 def _measured(asked: Asked, device: Device, source: Source, feeds: Feeds | None, reporter: Reporter) -> Costs:

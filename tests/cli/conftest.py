@@ -17,7 +17,7 @@ import pytest
 from click.testing import CliRunner
 from onnx import TensorProto, helper, numpy_helper
 
-LAYERS, ROWS, WIDTH = 6, 8, 64
+LAYERS, ROWS, WIDTH = 6, 512, 64
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,8 @@ def invoke(*args: str | Path, env: Mapping[str, str] | None = None) -> Result:
 @pytest.fixture(scope="session")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """model.onnx, dynamic.onnx, other.onnx, feeds.npz, problem.json, and what remat makes of them once:
-    model.profile.json, model.plan.json (60 %), full.plan.json (store-all), problem.plan.json."""
+    model.profile.json, model.plan.json (60 %), loose.plan.json (recomputes, though the budget would do without),
+    full.plan.json (store-all), problem.plan.json."""
     folder = tmp_path_factory.mktemp("made")
     (folder / "model.onnx").write_bytes(chain_model().SerializeToString())
     (folder / "dynamic.onnx").write_bytes(chain_model(rows="batch").SerializeToString())
@@ -119,6 +120,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
             ("profile", "model.onnx"),
             ("solve", "model.onnx", "--budget", "60%", "--profile", "model.profile.json"),
             ("solve", "model.onnx", "--budget", "100%", "--method", "store-all", "-o", "full.plan.json"),
+            ("solve", "model.onnx", "--budget", "100%", "--method", "chen-sqrt", "-o", "loose.plan.json"),
             ("solve", "problem.json", "--budget", "4"),
         ):
             done = invoke(*call)
