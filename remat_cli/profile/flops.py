@@ -94,17 +94,17 @@ def _gemm(op: OpView) -> int:
 
 def _einsum(op: OpView) -> int:
     """The product of all index sizes, twice; one operation an element for a single operand."""
-    terms = op.text_attribute("equation", "").replace(" ", "").split("->")[0].split(",")
+    equation = op.text_attribute("equation", "").replace(" ", "").replace("...", "")
+    terms, _, result = equation.partition("->")
+    if not result:
+        result = "".join(label for label in set(terms) - {","} if terms.count(label) == 1)
     sizes: dict[str, int] = {}
-    for position, term in enumerate(terms):
-        for label, size in zip(reversed(term.replace("...", "")), reversed(op.in_shape(position)), strict=False):
+    for position, term in enumerate(terms.split(",")):
+        for label, size in zip(reversed(term), reversed(op.in_shape(position)), strict=False):
             sizes[label] = max(size, sizes.get(label, 1))
-    broadcast = max(op.out_count() // max(prod(sizes[x] for x in set(_output_labels(op)) & set(sizes)), 1), 1)
-    return (2 if len(terms) > 1 else 1) * prod(sizes.values()) * broadcast
-
-
-def _output_labels(op: OpView) -> str:
-    return op.text_attribute("equation", "").replace(" ", "").partition("->")[2].replace("...", "")
+    # What the output has beside its named indices are the dims of the ellipsis.
+    unnamed = max(op.out_count() // max(prod(sizes.get(label, 1) for label in result), 1), 1)
+    return (2 if "," in terms else 1) * prod(sizes.values()) * unnamed
 
 
 def _recurrent(gates: int) -> Callable[[OpView], int]:
