@@ -11,7 +11,9 @@ right after v in stage t. Byte counts U[t,v]: live bytes before v in stage t. Di
 * S[t,i] + R[t,producer of i] <= 1: of two copies the held one could always be dropped before;
 * TAKE[t,v]: v's first output takes over the storage of an input that dies in the step;
 * stage n after the last node, for outputs that must be live at the end (see `remat_cli.solve.stages`);
-* nodes that may not run after some stage have no R beyond it.
+* nodes that may not run after some stage have no R beyond it;
+* a recompute must serve a reader in its stage or be held on: without this row solvers lose themselves in schedules
+  that differ by useless runs.
 
 Variables that cannot matter are left out: runs that nothing later can read, holds past the last possible reader.
 """
@@ -41,8 +43,8 @@ class Formulation:
     """The model of `problem` with `capacity_bytes`. Variables are numbered from 0.
 
     `run`, `hold`, `free`, `take` and `live` map the indices of R, S, FREE, TAKE and U to variables: Booleans, but
-    for U, which lies between 0 and the capacity. `fixed` are Booleans that are one. `nodes_in[t]`: the nodes that have
-    an R in stage t, ascending.
+    for U, which lies between 0 and the capacity and comes last. `definitions` gives each U as a sum of Booleans and of
+    one U before it. `fixed` are Booleans that are one. `nodes_in[t]`: the nodes that have an R in stage t, ascending.
     """
 
     problem: Problem
@@ -54,9 +56,15 @@ class Formulation:
     take: dict[tuple[int, int], int] = field(default_factory=dict)
     live: dict[tuple[int, int], int] = field(default_factory=dict)
     rows: list[Row] = field(default_factory=list)
+    definitions: dict[int, tuple[Term, ...]] = field(default_factory=dict)
     fixed: list[int] = field(default_factory=list)
     nodes_in: list[list[int]] = field(default_factory=list)
     n_variables: int = 0
+
+    @property
+    def n_booleans(self) -> int:
+        """Booleans are numbered before all U."""
+        return self.n_variables - len(self.live)
 
     @property
     def cost(self) -> list[Term]:
@@ -114,6 +122,7 @@ def build(problem: Problem, capacity_bytes: int, candidates: Sequence[Sequence[i
     builder.variables()
     for t in range(len(problem.nodes) + 1):
         builder.dependencies(t)
+        builder.purposes(t)
         builder.frees(t)
         builder.memory(t)
     return builder.model
@@ -191,6 +200,18 @@ class _Builder:
             for i in problem.kept:
                 self.row(self.presence(n, i), 1, None)
 
+    def purposes(self, t: int) -> None:
+        """A recompute is read by the stage's own node, or by another recompute there, or is held on."""
+        model, problem, n = self.model, self.problem, len(self.problem.nodes)
+        for v in self.runs_in[t]:
+            wanted = [(i, w) for i in problem.writes[v] for w in problem.readers[i]]
+            at_the_end = t == n and any(i in self.kept for i in problem.writes[v])
+            if v == t or at_the_end or any(w == t for _, w in wanted):
+                continue
+            uses = [model.run[t, w] for w in {w for _, w in wanted} if (t, w) in model.run]
+            uses += [model.hold[t + 1, i] for i in problem.writes[v] if (t + 1, i) in model.hold]
+            self.row([(model.run[t, v], 1), *((variable, -1) for variable in sorted(uses))], None, 0)
+
     def frees(self, t: int) -> None:
         """FREE rides on a run, on a live copy, after the last reader, and ends the copy."""
         model, problem = self.model, self.problem
@@ -218,11 +239,11 @@ class _Builder:
         if not nodes:
             return
         terms = [
-            (variable, -self.sizes[i])
+            (variable, self.sizes[i])
             for i in range(len(problem.tensors))
             if self.sizes[i] and (variable := model.hold.get((t, i))) is not None
         ]
-        self.row([(model.live[t, nodes[0]], 1), *terms], 0, 0)
+        model.definitions[model.live[t, nodes[0]]] = tuple(terms)
         for v, following in zip(nodes, [*nodes[1:], None], strict=True):
             live, run = model.live[t, v], model.run[t, v]
             during = problem.write_bytes[v] + problem.nodes[v].workspace_bytes
@@ -230,12 +251,11 @@ class _Builder:
             self.row([(live, 1), (run, during), *taken], None, model.capacity_bytes)
             if following is not None:
                 frees = [
-                    (variable, self.sizes[i])
+                    (variable, -self.sizes[i])
                     for i in (*problem.reads[v], *problem.writes[v])
                     if (variable := model.free.get((t, i, v))) is not None
                 ]
-                after = [(model.live[t, following], 1), (live, -1), (run, -problem.write_bytes[v]), *frees]
-                self.row(after, 0, 0)
+                model.definitions[model.live[t, following]] = ((live, 1), (run, problem.write_bytes[v]), *frees)
 
     def _take(self, t: int, v: int) -> list[Term]:
         """In place: the term that saves the first output's bytes, and the rows that allow it."""
@@ -246,6 +266,27 @@ class _Builder:
         dying = [(model.free[t, i, v], -1) for i in self.candidates[v] if (t, i, v) in model.free]
         self.row([(variable, 1), *dying], None, 0)
         return [(variable, -self.sizes[self.problem.nodes[v].outputs[0]])]
+
+
+def without_live(model: Formulation) -> list[Row]:
+    """All rows with every U replaced by the Booleans that it sums: longer rows, but nothing beside Booleans."""
+    sums: dict[int, dict[int, int]] = {}
+    for live, terms in model.definitions.items():
+        sums[live] = _expanded(terms, sums)
+    return [
+        Row(tuple(_expanded(row.terms, sums).items()), row.low, row.high)
+        if any(variable in sums for variable, _ in row.terms)
+        else row
+        for row in model.rows
+    ]
+
+
+def _expanded(terms: Sequence[Term], sums: dict[int, dict[int, int]]) -> dict[int, int]:
+    total: dict[int, int] = {}
+    for variable, coefficient in terms:
+        for inner, factor in sums.get(variable, {variable: 1}).items():
+            total[inner] = total.get(inner, 0) + coefficient * factor
+    return {variable: coefficient for variable, coefficient in total.items() if coefficient}
 
 
 def assignment_of(model: Formulation, stages: Sequence[Sequence[int]]) -> list[int]:

@@ -1,0 +1,178 @@
+"""The Checkmate MILP in CP-SAT: the exact method of Jain et al. (MLSys 2020), for graphs of up to about 100 nodes.
+
+What is proved: no schedule that computes nodes for the first time in the graph's order, and recomputes in that order
+within a stage, is cheaper by more than one part in a million (costs of zero count as 1 ns). Live bytes are exact. Sizes
+are divided by their greatest common divisor; only when sums would still pass 2^31 (larger coefficients have been
+reported to give wrong answers) are they rounded: down first, which keeps every proof valid, and the schedule is checked
+with exact bytes; then, if it misses, up, which keeps every schedule valid.
+
+CP-SAT's claims are doubted where something speaks against them: a schedule that fits although "infeasible", or that
+is cheaper than "optimal". "infeasible" always needs a second run, without presolve, that agrees.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import gcd
+
+from remat_cli.memory import replay_sequence
+from remat_cli.problem import Problem, Solution
+from remat_cli.reporter import Task
+from remat_cli.solve.bounds import infeasible_reason
+from remat_cli.solve.cpsat import Answer, minimise
+from remat_cli.solve.formulation import Formulation, Term, assignment_of, build, count_booleans, without_live
+from remat_cli.solve.stages import holds_from_stages, in_place_candidates, runs_from_holds
+from remat_cli.solve.starts import Start, best_start
+from remat_cli.solve.types import Request
+from remat_cli.solve.verified import finish
+
+METHOD = "checkmate"
+MAX_NODES = 110
+MAX_BOOLEANS = 400_000
+# Sums of the coefficients of one row stay below this.
+MAX_ROW_SUM = 2**31 - 1
+# The objective's sum stays below this: doubles, in which bounds are kept, hold integers up to 2^53.
+MAX_COST_SUM = 2**52
+
+
+def solve(request: Request) -> Solution:
+    """The cheapest schedule within the capacity, proved ("optimal"), or the best that the effort allows."""
+    problem = request.problem
+    if (reason := infeasible_reason(problem, request.capacity_bytes)) is not None:
+        return finish(request, METHOD, None, "infeasible", message=reason)
+    n, booleans = len(problem.nodes), count_booleans(problem)
+    if n > MAX_NODES or booleans > MAX_BOOLEANS:
+        message = (
+            f"the MILP of {n} nodes has {booleans} Booleans; this method takes up to {MAX_NODES} nodes and"
+            f" {MAX_BOOLEANS} Booleans: use auto or greedy"
+        )
+        return finish(request, METHOD, None, "unknown", message=message)
+    start = best_start(request)
+    if start is not None and start.cost_ns == problem.total_cost_ns:
+        # Nothing beats computing every node once.
+        return finish(request, METHOD, start.sequence, "optimal", lower_bound_ns=problem.total_cost_ns)
+    with request.reporter.task(f"checkmate: MILP of {n} nodes, {booleans} Booleans") as task:
+        return _search(request, start, task)
+
+
+@dataclass(frozen=True)
+class _Found:
+    """An answer in the problem's own terms. `sequence` fits the capacity in exact bytes; `bound_ns` is proved."""
+
+    infeasible: bool
+    optimal: bool
+    sequence: tuple[int, ...] | None
+    bound_ns: int
+
+
+def _search(request: Request, start: Start | None, task: Task) -> Solution:
+    problem = request.problem
+    unit, exact = _byte_unit(problem)
+    found = _ask(request, unit, start, task, up=False)
+    if found.infeasible:
+        message = "no schedule that first computes the nodes in the graph's order fits (proved by CP-SAT)"
+        return finish(request, METHOD, None, "infeasible", message=message)
+    sequence, bound_ns, optimal = found.sequence, max(problem.total_cost_ns, found.bound_ns), found.optimal
+    if sequence is None and not exact:
+        sequence, optimal = _ask(request, unit, start, task, up=True).sequence, False
+    if sequence is None:
+        message = "CP-SAT found no schedule within its effort: try --effort thorough, auto or greedy"
+        return finish(request, METHOD, None, "unknown", lower_bound_ns=bound_ns, message=message)
+    cost_ns = sum(problem.nodes[v].cost_ns for v in sequence)
+    bound_ns = min(bound_ns, cost_ns)
+    optimal = optimal or bound_ns == cost_ns
+    message = f"started from {start.name}" if start is not None else ""
+    return finish(
+        request,
+        METHOD,
+        sequence,
+        "optimal" if optimal else "feasible",
+        lower_bound_ns=bound_ns,
+        message="" if optimal else message,
+    )
+
+
+def _byte_unit(problem: Problem) -> tuple[int, bool]:
+    """The bytes that one unit of the model stands for, and whether all sizes are whole units."""
+    sizes = [tensor.size_bytes for tensor in problem.tensors]
+    whole = gcd(*sizes, *(node.workspace_bytes for node in problem.nodes)) or 1
+    # In a row a tensor counts once as held, once as made, and once in each free.
+    total = sum(size * (3 + len(problem.readers[i])) for i, size in enumerate(sizes))
+    total += sum(node.workspace_bytes for node in problem.nodes)
+    least = -(-total // MAX_ROW_SUM)
+    return (whole, True) if whole >= least else (least, False)
+
+
+def _in_units(problem: Problem, unit: int, up: bool) -> Problem:
+    """The problem with bytes in units, rounded up or down."""
+    extra = unit - 1 if up else 0
+    return replace(
+        problem,
+        tensors=tuple(replace(t, size_bytes=(t.size_bytes + extra) // unit) for t in problem.tensors),
+        nodes=tuple(replace(v, workspace_bytes=(v.workspace_bytes + extra) // unit) for v in problem.nodes),
+    )
+
+
+def _objective(model: Formulation) -> tuple[list[Term], int]:
+    """The objective in its own unit, and that unit in ns. Rounding is down, so that bounds stay valid."""
+    terms = [(variable, max(cost, 1)) for variable, cost in model.cost]
+    whole = gcd(*(cost for _, cost in terms))
+    unit = max(whole, -(-sum(cost for _, cost in terms) // MAX_COST_SUM))
+    return [(variable, cost // unit) for variable, cost in terms], unit
+
+
+def _ask(request: Request, unit: int, start: Start | None, task: Task, *, up: bool) -> _Found:
+    """Solve with sizes in `unit`s: rounded down for proofs and, when that fits in exact bytes, for schedules."""
+    problem = request.problem
+    model = build(_in_units(problem, unit, up), request.capacity_bytes // unit, in_place_candidates(problem))
+    objective, cost_unit = _objective(model)
+    hint = assignment_of(model, start.stages) if start is not None else None
+    # A start that fits in exact bytes may miss in sizes rounded up.
+    ceiling = sum(cost for v, cost in objective if hint[v]) if hint is not None and not up else None
+    answer = _trusted(request, model, objective, hint, ceiling, task)
+    sequence = None if answer.values is None else _sequence(request, model, answer.values)
+    return _Found(
+        infeasible=answer.verdict == "infeasible",
+        optimal=answer.verdict == "optimal" and sequence is not None,
+        sequence=sequence,
+        bound_ns=answer.bound * cost_unit,
+    )
+
+
+def _trusted(
+    request: Request,
+    model: Formulation,
+    objective: list[Term],
+    hint: list[int] | None,
+    ceiling: int | None,
+    task: Task,
+) -> Answer:
+    """CP-SAT's answer, asked for again without presolve when it needs a second opinion.
+
+    `ceiling`: the objective of a schedule that is known to fit. An answer that contradicts it twice proves nothing.
+    """
+    rows = without_live(model)
+
+    def ask(presolve: bool) -> Answer:
+        return minimise(request, model.n_booleans, rows, model.fixed, objective, hint, task, presolve=presolve)
+
+    def contradicted(answer: Answer) -> bool:
+        return ceiling is not None and (answer.verdict == "infeasible" or answer.bound > ceiling)
+
+    answer = ask(presolve=True)
+    if answer.verdict != "infeasible" and not contradicted(answer):
+        return answer
+    second = ask(presolve=False)
+    if contradicted(second) or (answer.verdict == "infeasible") != (second.verdict == "infeasible"):
+        return Answer("unknown", second.values, 0)
+    return second
+
+
+def _sequence(request: Request, model: Formulation, values: tuple[bool, ...]) -> tuple[int, ...] | None:
+    """The schedule of a solution without useless runs; None when it needs more than the capacity in exact bytes."""
+    problem = request.problem
+    stages = model.stages(lambda variable: values[variable])
+    lean = runs_from_holds(problem, holds_from_stages(problem, stages))
+    assert not lean.blocked, "fewest runs for the holds of a legal schedule are among its own"
+    peak = replay_sequence(problem, lean.sequence).peak_bytes
+    return lean.sequence if peak <= request.capacity_bytes else None
