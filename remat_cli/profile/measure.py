@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 from remat_cli import __version__
 from remat_cli.device_memory import free_bytes
 from remat_cli.errors import DeviceError
+from remat_cli.model.feeds import check_feeds
 from remat_cli.model.graph import Graph
 from remat_cli.model.hashing import graph_sha256
 from remat_cli.model.kernels import check_kernels
@@ -44,11 +45,12 @@ def profile_graph(
     same signature share one measurement. On CUDA, and where the system cannot tell, scratch is estimated;
     `Profile.workspace` says which.
 
-    Raises ModelError for a node without a kernel or that refuses its inputs, DeviceError when the device is missing,
-    too small for a single node, or the runtime dies; each names the node.
+    Raises InputError for feeds that do not fit the graph, ModelError for a node without a kernel or that refuses its
+    inputs, DeviceError when the device is missing, too small for a single node, or the runtime dies.
     """
     reporter = reporter or Reporter()
-    job = Job("time", graph, device, threads, dict(feeds or {}), seed)
+    # What is bound by address must have the size that the graph says.
+    job = Job("time", graph, device, threads, check_feeds(feeds or {}, graph), seed)
     entries, entry_of = distinct_entries(graph)
     times = time_entries(job, entries, reporter)
     scratch, workspace = _scratch(graph, entries, job, reporter)

@@ -23,7 +23,8 @@ class Operands:
     """Binds the operands of entries to memory of a device.
 
     Inputs of one element type share a read-only block: floats uniform in [0.5, 1.5) (no denormals, infinities or
-    NaN, which kernels may treat more slowly), integers 0 or 1. Outputs share a block that nobody reads. So the memory
+    NaN, which kernels may treat more slowly), booleans either, integers 1 (an integer division by 0 would end the
+    process). Outputs share a block that nobody reads. So the memory
     taken is that of the largest node, whatever the graph's size. Indices get values in range, graph inputs the
     user's feeds, integer weights their own values.
 
@@ -118,8 +119,10 @@ class Operands:
         """`size` bytes of values of one element type."""
         dtype = numpy_dtype(elem_type)
         name = type_name(elem_type)
-        if dtype.kind in "iub" or name.startswith(("int", "uint")):
+        if dtype.kind == "b":
             values = self._random.integers(0, 2, _PATTERN_ELEMENTS, np.uint8).astype(dtype)
+        elif dtype.kind in "iu" or name.startswith(("int", "uint")):
+            values = np.ones(_PATTERN_ELEMENTS, dtype)
         else:
             values = (self._random.random(_PATTERN_ELEMENTS, np.float32) + np.float32(0.5)).astype(dtype)
         return np.resize(values.view(np.uint8), max(size, _ALIGNMENT))

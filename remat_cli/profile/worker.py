@@ -94,7 +94,7 @@ def measure(job: Job, send: Send) -> None:
     if job.phase == "scratch" and (reason := missing_feature()):
         send("unavailable", reason)
         return
-    if job.phase == "time" and job.device.kind == "cpu":
+    if job.phase == "time":
         register_scratch_arena()
     entries, _ = distinct_entries(job.graph)
     meter: Meter = Stopwatch(job.device, job.threads, send) if job.phase == "time" else ScratchMeter(send)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -113,3 +115,16 @@ def test_what_is_written_is_read_back(
         name, "cpu", f"by {name}", 1e9, bandwidth, PeakRates(fp32=fp32, fp16=fp16), Efficiency(1, 50, 100), launch
     )
     assert parse_device_model(dump_device_model(spec), "f").spec == spec
+
+
+def test_installed_packages_hold_the_device_files(tmp_path: Path) -> None:
+    pytest.importorskip("setuptools")
+    checkout = Path(__file__).parents[2]
+    build = [sys.executable, "setup.py", "--quiet", "egg_info", "--egg-base", str(tmp_path)]
+    subprocess.run([*build, "build_py", "--build-lib", str(tmp_path)], cwd=checkout, check=True, capture_output=True)
+    installed = tmp_path / "remat_cli"
+    assert sorted(path.stem for path in (installed / "configs" / "devices").glob("*.yaml")) == built_in_names()
+    assert (installed / "profile" / "profile.schema.json").exists()
+    names = "from remat_cli.profile import devices as d; print(d.__file__, *d.built_in_names())"
+    run = subprocess.run([sys.executable, "-c", names], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert run.stdout.split() == [str(installed / "profile" / "devices.py"), *built_in_names()]
