@@ -22,6 +22,7 @@ from remat_cli.execute.program import Call, Drop, Held, InArena, Location, Progr
 from remat_cli.execute.residents import Residents
 from remat_cli.execute.sessions import SessionPool
 from remat_cli.execute.values import RawTensor, Value, is_object, raw_of_ort_value
+from remat_cli.model.feeds import check_feeds
 from remat_cli.model.node_model import node_bindings
 from remat_cli.model.ort_messages import parse_message
 from remat_cli.ort_session import Device
@@ -69,8 +70,11 @@ class ArenaEngine:
         self._residents.load()
 
     def feed(self, feeds: Mapping[str, np.ndarray[Any, Any]]) -> None:
-        """Copy values of inputs into their places; inputs keep their values from one iteration to the next."""
-        self._residents.feed(feeds)
+        """Copy values of inputs into their places; inputs keep their values from one iteration to the next.
+
+        InputError for a name that is no input, or a value of the wrong type or shape.
+        """
+        self._residents.feed(check_feeds(feeds, self.graph))
 
     def read_feeds(self, path: Path, rows: Iterable[Fed]) -> None:
         """Take values of inputs from a file that `write_feeds` wrote."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import mmap
 
@@ -40,7 +41,9 @@ class HostBlock:
 
     def close(self) -> None:
         """Give the memory back to the system. Nothing may use its address afterwards."""
-        self._map.close()
+        # An error on its way up may still hold a view; the memory then goes with the last of them.
+        with contextlib.suppress(BufferError):
+            self._map.close()
 
 
 def _anonymous(size: int) -> mmap.mmap:

@@ -60,14 +60,21 @@ class Executor:
         """One iteration: graph output -> new array (a list for a sequence, None for an empty optional).
 
         Inputs that `feeds` lacks keep their value, or take the new one of their state. InputError for an input that
-        never got a value, or one of the wrong type or shape; DeviceError naming the node that failed.
+        never got a value, or one of the wrong type or shape; DeviceError naming the node that failed, after which the
+        executor is closed.
         """
         if self._closed:
             raise DeviceError("this executor is closed", "make another one")
         if self._stepped:
             self._engine.feed_back()
+        self._stepped = False
         self._engine.feed(feeds or {})
-        self._engine.run()
+        try:
+            self._engine.run()
+        except DeviceError:
+            # Some states may hold their new value already and others not.
+            self.close()
+            raise
         self._stepped = True
         return {name: python_value(value) for name, value in self._engine.outputs()}
 

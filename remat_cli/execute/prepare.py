@@ -47,8 +47,8 @@ def prepare(
 
     `feeds`: input values, for models whose shapes hang on values. `name`: of the plan's file, for messages.
     Raises CheckFailed for an illegal plan or one that was made for another model, InputError for the plan of a problem
-    file, ModelError when the model cannot be loaded, DeviceError when the device is not there, or when sizes
-    rounded for it break the budget.
+    file, ModelError when the model cannot be loaded, DeviceError when the device is not there or no engine for it, or
+    when sizes rounded for it break the budget.
     """
     if plan.costs.source == "problem":
         raise InputError(
@@ -58,6 +58,11 @@ def prepare(
     check_plan(plan).raise_faults(name)
     device = device or parse_device(plan.device.name)
     check_provider(device)
+    if device.kind != "cpu":
+        raise DeviceError(
+            f"{device.name}: the arena engine runs on the CPU only in this version",
+            f"remat run {name} --device cpu",
+        )
     graph = load_graph(model, plan.model.dims, feeds, reporter) if isinstance(model, Path) else model
     _check_graph(plan, graph, name, reporter or Reporter())
     program = build_program(plan, graph, device.alignment)

@@ -64,14 +64,8 @@ class Residents:
                 self._put(name, np.asarray(onnx.numpy_helper.to_array(self._graph.constants[name])))
 
     def feed(self, feeds: Mapping[str, np.ndarray[Any, Any]]) -> None:
-        """Copy values of inputs and overridable weights into place. InputError for other names, types or shapes."""
+        """Copy values of inputs and overridable weights into place; `check_feeds` has checked them."""
         for name, value in feeds.items():
-            weight = self._graph.weights.get(name)
-            if name not in self._graph.inputs and not (weight is not None and weight.overridable):
-                raise InputError(
-                    f"the model has no input {name!r}",
-                    "its inputs are " + (", ".join(self._graph.inputs) or "none"),
-                )
             self._put(name, value)
 
     def read(self, path: Path, rows: Iterable[Fed]) -> None:

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 _SHARED = ("", "unknown size")
 # Embedded constants would otherwise settle inside the scratch that is held free for kernels.
 _CONSTANTS_APART = ("session.use_device_allocator_for_initializers", "1")
+# Kernels ask for scratch in pieces, each rounded up. What is left of the slack is never touched, and so costs nothing;
+# without it, a piece that misses by a few bytes makes the allocator take as much again.
+_SCRATCH_SLACK_BYTES = 2**20
 _claim = threading.Lock()
 _threads_of_process: list[int] = []
 
@@ -71,7 +74,9 @@ class SessionPool:
         import numpy as np
 
         try:
-            scratch = session.create_ortvalue_from_shape_and_type([workspace_bytes], np.uint8, "cpu")
+            scratch = session.create_ortvalue_from_shape_and_type(
+                [workspace_bytes + _SCRATCH_SLACK_BYTES], np.uint8, "cpu"
+            )
         except Exception as error:
             # onnxruntime raises RuntimeError or a class of its own when its allocator fails.
             raise DeviceError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import ctypes
 import json
 from dataclasses import dataclass
@@ -76,7 +77,9 @@ def array_of(tensor: RawTensor) -> Array:
 
 def python_value(value: Value) -> Any:
     """What users get: a new array, a list of arrays for a sequence, None for an empty optional."""
-    return array_of(value) if isinstance(value, RawTensor) else value
+    if isinstance(value, RawTensor):
+        return array_of(value)
+    return copy.copy(value)
 
 
 def raw_of_ort_value(value: Any) -> RawTensor:
@@ -93,7 +96,8 @@ def parts_of(value: Value) -> Sequence[RawTensor]:
     if value is None:
         return []
     if isinstance(value, list):
-        return [part for item in value for part in parts_of(np.asarray(item))]
+        return [part for item in value for part in parts_of(item)]
+    value = np.asarray(value)
     if value.dtype.kind in "OUS":
         texts = json.dumps(texts_of(value)).encode()
         return [RawTensor(STRING, value.shape, memoryview(texts))]
