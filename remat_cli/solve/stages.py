@@ -56,13 +56,19 @@ def producer_of(problem: Problem, tensor: int) -> int:
 
 
 def last_runs(problem: Problem) -> tuple[int, ...]:
-    """For each node, the last stage in which it may run, stage n included (`Problem.last_stage` ends at n - 1)."""
+    """For each node, the last stage in which it may run.
+
+    n for ordinary nodes; v itself for nodes that run once; for readers of a state, the stage of its update: what a
+    stage recomputes comes before its own node. (`Problem.last_stage` says one less for these, and ends at n - 1.)
+    """
     n = len(problem.nodes)
-    updates = {t.producer for t in problem.tensors if t.state_of is not None}
-    return tuple(
-        n if last == n - 1 and problem.nodes[v].recomputable and v not in updates else last
-        for v, last in enumerate(problem.last_stage)
-    )
+    updates = {t.state_of: t.producer for t in problem.tensors if t.state_of is not None}
+    last = []
+    for v, node in enumerate(problem.nodes):
+        overwritten = [updates[problem.root[t]] for t in node.inputs if problem.root[t] in updates]
+        once = not node.recomputable or v in updates.values()
+        last.append(v if once else min([n, *(u for u in overwritten if u is not None)]))
+    return tuple(last)
 
 
 def in_place_candidates(problem: Problem) -> tuple[tuple[int, ...], ...]:
