@@ -16,7 +16,7 @@ from onnx import TensorProto, helper
 import remat_cli
 from remat_cli.errors import CheckFailed, DeviceError, InputError
 from remat_cli.execute.executor import Executor
-from remat_cli.execute.program import InArena, build_program
+from remat_cli.execute.program import Call, InArena, build_program
 from remat_cli.model.feeds import seeded_feeds
 from remat_cli.ort_session import Device
 from remat_cli.plan.types import Plan, PlanStep
@@ -201,7 +201,8 @@ def test_another_alignment_places_everything_anew(tmp_path: Path) -> None:
     graph = load(training_model(tmp_path / "m.onnx", width=5))
     plan = plan_for(graph, in_place=False)
     program = build_program(plan, graph, Device("cuda").alignment)
-    offsets = [where.offset for call in program.calls for where in call.where.values() if isinstance(where, InArena)]
+    calls = [call for call in program.calls if isinstance(call, Call)]
+    offsets = [where.offset for call in calls for where in call.where.values() if isinstance(where, InArena)]
     assert offsets
     assert all(offset % 256 == 0 for offset in offsets)
     assert program.arena_bytes > plan.predicted.arena_bytes

@@ -23,7 +23,7 @@ from remat_cli.execute.feed_file import read_into, write_feeds
 from remat_cli.execute.measure import PeakMeter
 from remat_cli.execute.outputs import digest, keep, largest_difference, write_npz
 from remat_cli.execute.residents import Residents
-from remat_cli.execute.values import RawTensor, array_of, bytes_of, parts_of
+from remat_cli.execute.values import RawTensor, Value, array_of, bytes_of, parts_of
 from remat_cli.model.graph import Graph, TensorInfo
 
 MIB = 2**20
@@ -125,7 +125,7 @@ def test_bytes_of_the_wrong_type_or_shape_are_refused() -> None:
 
 
 def test_digests_tell_types_shapes_and_elements_apart() -> None:
-    values = [
+    values: list[Value] = [
         np.zeros(4, np.float32), np.zeros(4, np.int32), np.zeros((2, 2), np.float32), -np.zeros(4, np.float32),
         np.array(["a", "b"], dtype=object), np.array(["ab", ""], dtype=object),
         [np.zeros(4, np.float32)] * 2, [np.zeros(8, np.float32)], None, [],

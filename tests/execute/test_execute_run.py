@@ -239,7 +239,7 @@ def test_a_fault_of_ours_in_the_child_is_said_to_be_one(tmp_path: Path) -> None:
 @pytest.mark.skipif(sys.platform == "win32", reason="signals")
 def test_an_interrupt_ends_the_child(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     job, folder = _job(tmp_path, _Deadly(__import__("time").sleep, 60))
-    started = []
+    started: list[int] = []
     import subprocess
 
     class Interrupted(subprocess.Popen):  # type: ignore[type-arg]
