@@ -1,10 +1,11 @@
-"""The Checkmate MILP in CP-SAT: the exact method of Jain et al. (MLSys 2020), for graphs of up to about 100 nodes.
+"""The Checkmate MILP in CP-SAT: the exact method of Jain et al. (MLSys 2020), for graphs of up to about 130 nodes.
 
 What is proved: no schedule that computes nodes for the first time in the graph's order, and recomputes in that order
-within a stage, is cheaper by more than one part in a million (costs of zero count as 1 ns). Live bytes are exact. Sizes
-are divided by their greatest common divisor; only when sums would still pass 2^31 (larger coefficients have been
-reported to give wrong answers) are they rounded: down first, which keeps every proof valid, and the schedule is checked
-with exact bytes; then, if it misses, up, which keeps every schedule valid.
+within a stage, is cheaper by more than one part in a million (costs of zero count as 1 ns). Live bytes are exact: sizes
+are divided by their greatest common divisor. Only when sums would still pass 2^31 (larger coefficients have been
+reported to give wrong answers) are sizes rounded, down, which keeps every proof valid; the schedule is checked with
+exact bytes. In the rare case that it misses, exact sizes are used after all, twice, and both answers must agree; sums
+beyond 2^53 are rounded up then, which keeps the schedule valid and leaves the proof to the first answer.
 
 CP-SAT's claims are doubted where something speaks against them: a schedule that fits although "infeasible", or that
 is cheaper than "optimal". "infeasible" always needs a second run, without presolve, that agrees.
@@ -12,6 +13,7 @@ is cheaper than "optimal". "infeasible" always needs a second run, without preso
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import gcd
 
@@ -19,7 +21,7 @@ from remat_cli.memory import replay_sequence
 from remat_cli.problem import Problem, Solution
 from remat_cli.reporter import Task
 from remat_cli.solve.bounds import infeasible_reason
-from remat_cli.solve.cpsat import Answer, minimise
+from remat_cli.solve.cpsat import RELATIVE_GAP, Answer, minimise
 from remat_cli.solve.formulation import Formulation, Term, assignment_of, build, count_booleans, without_live
 from remat_cli.solve.stages import holds_from_stages, in_place_candidates, runs_from_holds
 from remat_cli.solve.starts import Start, best_start
@@ -27,7 +29,7 @@ from remat_cli.solve.types import Request
 from remat_cli.solve.verified import finish
 
 METHOD = "checkmate"
-MAX_NODES = 110
+MAX_NODES = 130
 MAX_BOOLEANS = 400_000
 # Sums of the coefficients of one row stay below this.
 MAX_ROW_SUM = 2**31 - 1
@@ -57,50 +59,54 @@ def solve(request: Request) -> Solution:
 
 @dataclass(frozen=True)
 class _Found:
-    """An answer in the problem's own terms. `sequence` fits the capacity in exact bytes; `bound_ns` is proved."""
+    """An answer in the problem's own terms. `sequence` fits the capacity in exact bytes; `missed`: there was one that
+    does not. `bound_ns` is proved."""
 
     infeasible: bool
     optimal: bool
     sequence: tuple[int, ...] | None
+    missed: bool
     bound_ns: int
 
 
 def _search(request: Request, start: Start | None, task: Task) -> Solution:
     problem = request.problem
-    unit, exact = _byte_unit(problem)
-    found = _ask(request, unit, start, task, up=False)
+    whole, total = _byte_sums(problem)
+    unit = max(whole, -(-total // MAX_ROW_SUM))
+    found = _ask(request, unit, start, task)
     if found.infeasible:
         message = "no schedule that first computes the nodes in the graph's order fits (proved by CP-SAT)"
         return finish(request, METHOD, None, "infeasible", message=message)
-    sequence, bound_ns, optimal = found.sequence, max(problem.total_cost_ns, found.bound_ns), found.optimal
-    if sequence is None and not exact:
-        sequence, optimal = _ask(request, unit, start, task, up=True).sequence, False
-    if sequence is None:
+    if found.sequence is None and found.missed and unit > whole:
+        found = _ask_again(request, whole, total, start, task, found.bound_ns)
+    bound_ns = max(problem.total_cost_ns, found.bound_ns)
+    if found.sequence is None:
         message = "CP-SAT found no schedule within its effort: try --effort thorough, auto or greedy"
         return finish(request, METHOD, None, "unknown", lower_bound_ns=bound_ns, message=message)
-    cost_ns = sum(problem.nodes[v].cost_ns for v in sequence)
+    cost_ns = sum(problem.nodes[v].cost_ns for v in found.sequence)
     bound_ns = min(bound_ns, cost_ns)
-    optimal = optimal or bound_ns == cost_ns
+    if found.optimal or bound_ns == cost_ns:
+        return finish(request, METHOD, found.sequence, "optimal", lower_bound_ns=bound_ns)
     message = f"started from {start.name}" if start is not None else ""
-    return finish(
-        request,
-        METHOD,
-        sequence,
-        "optimal" if optimal else "feasible",
-        lower_bound_ns=bound_ns,
-        message="" if optimal else message,
-    )
+    return finish(request, METHOD, found.sequence, "feasible", lower_bound_ns=bound_ns, message=message)
 
 
-def _byte_unit(problem: Problem) -> tuple[int, bool]:
-    """The bytes that one unit of the model stands for, and whether all sizes are whole units."""
+def _ask_again(request: Request, whole: int, total: int, start: Start | None, task: Task, bound_ns: int) -> _Found:
+    """When rounding down lets a schedule in that misses by less than the rounding; `bound_ns` is proved already."""
+    if total // whole > 2**53:
+        strict = _ask(request, -(-total // MAX_ROW_SUM), start, task, up=True)
+        return replace(strict, optimal=False, bound_ns=bound_ns)
+    exact = _ask(request, whole, start, task, confirm=True)
+    return replace(exact, bound_ns=max(bound_ns, exact.bound_ns))
+
+
+def _byte_sums(problem: Problem) -> tuple[int, int]:
+    """The greatest common divisor of all sizes, and what the coefficients of one row sum to at most."""
     sizes = [tensor.size_bytes for tensor in problem.tensors]
-    whole = gcd(*sizes, *(node.workspace_bytes for node in problem.nodes)) or 1
+    scratch = [node.workspace_bytes for node in problem.nodes]
     # In a row a tensor counts once as held, once as made, and once in each free.
-    total = sum(size * (3 + len(problem.readers[i])) for i, size in enumerate(sizes))
-    total += sum(node.workspace_bytes for node in problem.nodes)
-    least = -(-total // MAX_ROW_SUM)
-    return (whole, True) if whole >= least else (least, False)
+    total = sum(size * (3 + len(problem.readers[i])) for i, size in enumerate(sizes)) + sum(scratch)
+    return gcd(*sizes, *scratch) or 1, total
 
 
 def _in_units(problem: Problem, unit: int, up: bool) -> Problem:
@@ -121,51 +127,55 @@ def _objective(model: Formulation) -> tuple[list[Term], int]:
     return [(variable, cost // unit) for variable, cost in terms], unit
 
 
-def _ask(request: Request, unit: int, start: Start | None, task: Task, *, up: bool) -> _Found:
-    """Solve with sizes in `unit`s: rounded down for proofs and, when that fits in exact bytes, for schedules."""
+def _ask(
+    request: Request, unit: int, start: Start | None, task: Task, *, up: bool = False, confirm: bool = False
+) -> _Found:
+    """Solve with sizes in `unit`s, rounded down for proofs or `up` for schedules; `confirm` asks twice."""
     problem = request.problem
     model = build(_in_units(problem, unit, up), request.capacity_bytes // unit, in_place_candidates(problem))
     objective, cost_unit = _objective(model)
     hint = assignment_of(model, start.stages) if start is not None else None
     # A start that fits in exact bytes may miss in sizes rounded up.
     ceiling = sum(cost for v, cost in objective if hint[v]) if hint is not None and not up else None
-    answer = _trusted(request, model, objective, hint, ceiling, task)
-    sequence = None if answer.values is None else _sequence(request, model, answer.values)
-    return _Found(
-        infeasible=answer.verdict == "infeasible",
-        optimal=answer.verdict == "optimal" and sequence is not None,
-        sequence=sequence,
-        bound_ns=answer.bound * cost_unit,
-    )
-
-
-def _trusted(
-    request: Request,
-    model: Formulation,
-    objective: list[Term],
-    hint: list[int] | None,
-    ceiling: int | None,
-    task: Task,
-) -> Answer:
-    """CP-SAT's answer, asked for again without presolve when it needs a second opinion.
-
-    `ceiling`: the objective of a schedule that is known to fit. An answer that contradicts it twice proves nothing.
-    """
     rows = without_live(model)
 
     def ask(presolve: bool) -> Answer:
         return minimise(request, model.n_booleans, rows, model.fixed, objective, hint, task, presolve=presolve)
 
+    answer = _trusted(ask, ceiling, confirm)
+    sequence = None if answer.values is None else _sequence(request, model, answer.values)
+    return _Found(
+        infeasible=answer.verdict == "infeasible",
+        optimal=answer.verdict == "optimal" and sequence is not None,
+        sequence=sequence,
+        missed=answer.values is not None and sequence is None,
+        bound_ns=answer.bound * cost_unit,
+    )
+
+
+def _trusted(ask: Callable[[bool], Answer], ceiling: int | None, confirm: bool) -> Answer:
+    """CP-SAT's answer with presolve, or, where something speaks against it, a second one without that agrees.
+
+    `ceiling`: the objective of a schedule that is known to fit. Answers that contradict it, or each other, prove
+    nothing: the verdict is then "feasible" or "unknown", with a bound of 0.
+    """
+
     def contradicted(answer: Answer) -> bool:
         return ceiling is not None and (answer.verdict == "infeasible" or answer.bound > ceiling)
 
-    answer = ask(presolve=True)
-    if answer.verdict != "infeasible" and not contradicted(answer):
-        return answer
-    second = ask(presolve=False)
-    if contradicted(second) or (answer.verdict == "infeasible") != (second.verdict == "infeasible"):
-        return Answer("unknown", second.values, 0)
-    return second
+    first = ask(True)
+    if first.verdict != "infeasible" and not contradicted(first) and not confirm:
+        return first
+    second = ask(False)
+    agree = first.verdict == second.verdict and (not confirm or _same_value(first, second))
+    if agree and not contradicted(second):
+        return second
+    values = first.values or second.values
+    return Answer("unknown" if values is None else "feasible", values, 0)
+
+
+def _same_value(first: Answer, second: Answer) -> bool:
+    return abs(first.bound - second.bound) <= RELATIVE_GAP * max(first.bound, second.bound)
 
 
 def _sequence(request: Request, model: Formulation, values: tuple[bool, ...]) -> tuple[int, ...] | None:

@@ -47,7 +47,7 @@ _METHODS = (
         "checkmate",
         "remat_cli.solve.checkmate:solve",
         "exact",
-        "the Checkmate MILP (Jain et al. 2020) in CP-SAT; up to about 100 nodes",
+        "the Checkmate MILP (Jain et al. 2020) in CP-SAT; up to about 130 nodes",
     ),
     MethodInfo(
         "rounding",
