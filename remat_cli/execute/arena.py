@@ -18,8 +18,9 @@ from remat_cli.errors import DeviceError
 from remat_cli.execute.blocks import HostBlock
 from remat_cli.execute.calls import HeldCall, ObjectCall, bind
 from remat_cli.execute.feed_file import Fed
-from remat_cli.execute.program import Call, Drop, Held, InArena, Location, Program, Resident
+from remat_cli.execute.program import Action, Call, Drop, GiveBack, Held, InArena, Location, Program, Resident
 from remat_cli.execute.residents import Residents
+from remat_cli.execute.scratch import SharedScratch
 from remat_cli.execute.sessions import SessionPool
 from remat_cli.execute.values import RawTensor, Value, is_object, raw_of_ort_value
 from remat_cli.model.feeds import check_feeds
@@ -58,12 +59,15 @@ class ArenaEngine:
         self._pool = SessionPool(graph, device, threads, seed)
         self._residents = Residents(graph, (*graph.inputs, *graph.weights, *graph.constants), program.alignment)
         self._arena = HostBlock(program.arena_bytes, "the arena")
+        self._scratch: SharedScratch | None = None
         self._prepared: list[Prepared] = []
         for call in program.calls:
             if isinstance(call, Call):
                 watch(f"making a session for {call.node.label}")
             self._prepared.append(self._prepare(call))
-        self._pool.commit_scratch(program.workspace_bytes)
+        session = self._pool.any_session()
+        if session is not None and program.workspace_bytes:
+            self._scratch = SharedScratch(session, program.workspace_bytes)
 
     def load(self) -> None:
         """Read weights and constants into their places."""
@@ -123,6 +127,7 @@ class ArenaEngine:
         """Drop sessions and give the memory back."""
         self._prepared.clear()
         self.values.clear()
+        self._scratch = None
         self._pool.close()
         self._residents.close()
         self._arena.close()
@@ -152,9 +157,11 @@ class ArenaEngine:
         value = self.values[location.name]
         return value if is_object(self.graph.tensors[name]) else raw_of_ort_value(value)
 
-    def _prepare(self, call: Call | Drop) -> Prepared:
+    def _prepare(self, call: Action) -> Prepared:
         if isinstance(call, Drop):
             return self._drop, call.name
+        if isinstance(call, GiveBack):
+            return self._give_back, call.size
         session = self._pool.session(call.node)
         names = node_bindings(self.graph, call.node)
         device = (self._device.kind, self._device.index)
@@ -171,9 +178,15 @@ class ArenaEngine:
     def _drop(self, name: str, options: None) -> None:
         del self.values[name]
 
+    def _give_back(self, size: int, options: None) -> None:
+        if self._scratch is not None:
+            self._scratch.give_back(size)
+
     def _label(self, index: int) -> str:
         call = self._program.calls[index]
-        return f"{call.node.label} (step {call.step})" if isinstance(call, Call) else f"the free of {call.name}"
+        if isinstance(call, Call):
+            return f"{call.node.label} (step {call.step})"
+        return f"the free of {call.name}" if isinstance(call, Drop) else "the return of scratch"
 
     def _failure(self, index: int, error: Exception) -> DeviceError:
         reason = parse_message(str(error)).reason

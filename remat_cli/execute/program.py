@@ -18,6 +18,11 @@ if TYPE_CHECKING:
     from remat_cli.model.graph import Graph, GraphNode
     from remat_cli.plan.types import Plan
 
+# Kernels of onnxruntime's CPU provider that take scratch of a tensor's size from the C heap (copies of indices in a
+# vector); all others with much scratch take it from the shared allocator.
+_ON_THE_HEAP = frozenset({"ScatterElements", "Scatter", "ScatterND", "OneHot", "TopK", "Unique"})
+_SMALL_BYTES = 2**18
+
 
 @dataclass(frozen=True, slots=True)
 class Resident:
@@ -59,6 +64,16 @@ class Drop:
     name: str
 
 
+@dataclass(frozen=True, slots=True)
+class GiveBack:
+    """Return so many bytes of the shared scratch to the system: the next kernel takes as much from the C heap."""
+
+    size: int
+
+
+Action = Call | Drop | GiveBack
+
+
 @dataclass(frozen=True)
 class Program:
     """What an arena engine executes.
@@ -68,7 +83,7 @@ class Program:
     that could not be updated in place.
     """
 
-    calls: tuple[Call | Drop, ...]
+    calls: tuple[Action, ...]
     outputs: Mapping[str, Location]
     copies: tuple[tuple[str, str], ...]
     fixed_bytes: int
@@ -92,7 +107,8 @@ def build_program(plan: Plan, graph: Graph, alignment: int) -> Program:
         problem, workspace = _realigned(problem, plan, graph, alignment)
     steps = steps_of_plan(plan, problem)
     placement = place(problem, steps)
-    return _Builder(problem, graph, placement).program(steps, workspace)
+    workspaces = {node.id: node.workspace_bytes for node in plan.nodes}
+    return _Builder(problem, graph, placement, workspaces).program(steps, workspace)
 
 
 def _realigned(problem: Problem, plan: Plan, graph: Graph, alignment: int) -> tuple[Problem, int]:
@@ -107,8 +123,9 @@ def _realigned(problem: Problem, plan: Plan, graph: Graph, alignment: int) -> tu
 
 
 class _Builder:
-    def __init__(self, problem: Problem, graph: Graph, placement: Placement) -> None:
+    def __init__(self, problem: Problem, graph: Graph, placement: Placement, workspaces: Mapping[str, int]) -> None:
         self.problem = problem
+        self.workspaces = workspaces
         self.graph = graph
         self.placement = placement
         self.index = {tensor.id: t for t, tensor in enumerate(problem.tensors)}
@@ -129,12 +146,16 @@ class _Builder:
             alignment=self.problem.alignment,
         )
 
-    def _calls(self, steps: Sequence[Step]) -> list[Call | Drop]:
+    def _calls(self, steps: Sequence[Step]) -> list[Action]:
         computes = {compute.step: compute for compute in self.placement.computes}
-        calls: list[Call | Drop] = []
+        calls: list[Action] = []
         for k, step in enumerate(steps):
             if not isinstance(step, Free):
-                calls.append(self._call(computes[k]))
+                call = self._call(computes[k])
+                scratch = self.workspaces[call.node.id]
+                if call.node.op_type in _ON_THE_HEAP and scratch >= _SMALL_BYTES:
+                    calls.append(GiveBack(scratch))
+                calls.append(call)
             elif is_held(self.graph.tensors[name := self.problem.tensors[step.tensor].id]):
                 calls.append(Drop(name))
         return calls

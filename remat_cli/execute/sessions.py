@@ -10,7 +10,6 @@ from remat_cli.errors import DeviceError, ModelError, RematError
 from remat_cli.model.node_model import node_model
 from remat_cli.model.ort_messages import parse_message
 from remat_cli.ort_session import Device, make_session, register_scratch_arena, use_global_threads
-from remat_cli.units import format_bytes
 
 if TYPE_CHECKING:
     import onnxruntime as ort
@@ -21,9 +20,6 @@ if TYPE_CHECKING:
 _SHARED = ("", "unknown size")
 # Embedded constants would otherwise settle inside the scratch that is held free for kernels.
 _CONSTANTS_APART = ("session.use_device_allocator_for_initializers", "1")
-# Kernels ask for scratch in pieces, each rounded up. What is left of the slack is never touched, and so costs nothing;
-# without it, a piece that misses by a few bytes makes the allocator take as much again.
-_SCRATCH_SLACK_BYTES = 2**20
 _claim = threading.Lock()
 _threads_of_process: list[int] = []
 
@@ -63,28 +59,9 @@ class SessionPool:
                 self._of_node[node.id] = self._make(node, model)
         return self._of_node[node.id]
 
-    def commit_scratch(self, workspace_bytes: int) -> None:
-        """Have the shared allocator hold `workspace_bytes` in one piece, so that kernels never make it grow.
-
-        Call it after all sessions exist. Pages stay untouched until a kernel uses them.
-        """
-        session = next(iter(self._of_node.values()), None)
-        if session is None or workspace_bytes == 0 or self._device.kind != "cpu":
-            return
-        import numpy as np
-
-        try:
-            scratch = session.create_ortvalue_from_shape_and_type(
-                [workspace_bytes + _SCRATCH_SLACK_BYTES], np.uint8, "cpu"
-            )
-        except Exception as error:
-            # onnxruntime raises RuntimeError or a class of its own when its allocator fails.
-            raise DeviceError(
-                f"cpu: out of memory: {workspace_bytes} bytes ({format_bytes(workspace_bytes)}) of kernel workspace"
-                f" were refused: {parse_message(str(error)).reason}",
-                "free memory, or plan with a smaller model or batch",
-            ) from error
-        del scratch
+    def any_session(self) -> ort.InferenceSession | None:
+        """One of the sessions, for what any of them can do."""
+        return next(iter(self._of_node.values()), None)
 
     def close(self) -> None:
         """Let go of all sessions."""

@@ -94,7 +94,7 @@ def training_model(path: Path, layers: int = 3, batch: int = 8, width: int = 24)
     return save(path, nodes + gradient, inputs, [value("loss", []), *outputs], constants, state)
 
 
-def problem_for(graph: Graph, *, in_place: bool = True, workspace: int = 0) -> Problem:
+def problem_for(graph: Graph, *, in_place: bool = True, workspace: int | Mapping[str, int] = 0) -> Problem:
     return build_problem(graph, _costs(graph, workspace), 64, in_place=in_place)
 
 
@@ -103,7 +103,7 @@ def plan_for(
     sequence: Sequence[int] | None = None,
     *,
     in_place: bool = True,
-    workspace: int = 0,
+    workspace: int | Mapping[str, int] = 0,
     budget: int | None = None,
 ) -> Plan:
     """The plan of a sequence of computes (default: every node once), with its own peak as the budget."""
@@ -126,8 +126,11 @@ def plan_for(
     return msgspec.structs.replace(plan, budget_bytes=plan.predicted.peak_bytes if budget is None else budget)
 
 
-def _costs(graph: Graph, workspace: int) -> dict[str, NodeCost]:
-    return {node.id: NodeCost(1000, workspace) for node in graph.nodes if node.view_of is None}
+def _costs(graph: Graph, workspace: int | Mapping[str, int]) -> dict[str, NodeCost]:
+    """`workspace`: of every node, or by node id (others have none)."""
+    ids = [node.id for node in graph.nodes if node.view_of is None]
+    sizes = dict.fromkeys(ids, workspace) if isinstance(workspace, int) else workspace
+    return {name: NodeCost(1000, sizes.get(name, 0)) for name in ids}
 
 
 def dropping(problem: Problem, seed: int, share: float = 0.3) -> list[int]:

@@ -68,6 +68,26 @@ def test_run_measures_and_compares(training: tuple[Path, Plan], tmp_path: Path) 
         assert same(dict(archive), expected)
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="memory is returned with madvise")
+def test_scratch_of_both_kinds_stays_within_the_workspace(tmp_path: Path) -> None:
+    # Where takes twice its output from the shared allocator, ScatterElements a copy of its indices from the C heap.
+    count = 2 * MIB
+    nodes = [
+        helper.make_node("Where", ["c", "x", "x"], ["w"]),
+        helper.make_node("ScatterElements", ["w", "i", "w"], ["s"], axis=0),
+        helper.make_node("Where", ["c", "s", "w"], ["y"]),
+    ]
+    inputs = [value("c", [count], TensorProto.BOOL), value("x", [count]), value("i", [count], TensorProto.INT64)]
+    graph = load(save(tmp_path / "m.onnx", nodes, inputs, [value("y", [count])]))
+    plan = plan_for(graph, workspace={"w": 8 * count, "s": 8 * count, "y": 8 * count})
+    write_plan(plan, tmp_path / "p.json")
+    result = run_plan(RunRequest(tmp_path / "p.json", iterations=3))
+    measured = result.peak_bytes.measured
+    assert measured is not None
+    assert 0.99 <= measured / plan.predicted.peak_bytes <= 1.01
+    assert not result.over_budget
+
+
 def test_the_json_has_the_documented_keys() -> None:
     peak = PeakBytes(10, 9, 12, "VmHWM")
     result = RunResult("arena", "cpu", 1, StepTimes(5, 4, 6), peak, 0, Comparison(True, 0.0, 5, 1.0, 20, None))
