@@ -19,8 +19,8 @@ from remat_cli.solve.baselines import chen_greedy, chen_sqrt, store_all
 from remat_cli.solve.bounds import infeasible_reason
 from remat_cli.solve.gap_bound import gap_bound_ns
 from remat_cli.solve.holds import Holds
-from remat_cli.solve.local import improve
-from remat_cli.solve.types import Request
+from remat_cli.solve.local import improve, reach
+from remat_cli.solve.types import Effort, Request
 from remat_cli.solve.verified import finish
 from remat_cli.solve.work import Work, allowance
 
@@ -29,7 +29,9 @@ METHOD = "auto"
 _GAP = 1000
 # The MILP has n^2 binaries and more; above this size it proves nothing within any effort.
 _EXACT_NODES = 80
+# Ruin and recreate runs in rounds; it ends after this many that gained nothing.
 _ROUND = 20
+_PATIENCE: dict[Effort, int] = {"quick": 10, "normal": 60, "thorough": 400}
 
 
 @dataclass
@@ -84,6 +86,10 @@ def _search(request: Request, best: _Best) -> None:
         holds = greedy.best_descent(request, work)
         if holds is not None:
             best.offer(finish(request, greedy.METHOD, holds.sequence(), "feasible"))
+        else:
+            holds = reach(request, work)
+            if holds is not None:
+                best.offer(finish(request, "local", holds.sequence(), "feasible"))
         task.advance(detail=_progress(best))
         best.bound_ns = gap_bound_ns(request.problem, request.capacity_bytes)
         if len(request.problem.nodes) <= _EXACT_NODES and not best.close():
@@ -96,10 +102,12 @@ def _search(request: Request, best: _Best) -> None:
 def _improve(request: Request, best: _Best, holds: Holds, work: Work, advance: object) -> None:
     """Ruin and recreate in rounds, each of which may end the search."""
     rng = random.Random(request.seed)
-    while not work.spent() and not best.close():
+    idle = 0
+    while idle < _PATIENCE[request.effort] and not work.spent() and not best.close():
+        before = holds.total
         improve(holds, request.capacity_bytes, rng, _ROUND)
-        solution = finish(request, "local", holds.sequence(), "feasible")
-        best.offer(solution)
+        idle = 0 if holds.total < before else idle + 1
+        best.offer(finish(request, "local", holds.sequence(), "feasible"))
         if callable(advance):
             advance(1, _progress(best))
         if len(holds.sequence()) == len(request.problem.nodes):

@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 from remat_cli.problem import Problem
 from remat_cli.solve.instance import Instance, flatten
@@ -75,7 +76,7 @@ def _gaps(instance: Instance, need: list[int], capacity: int) -> Iterator[_Gap]:
         touches = [producer, *instance.readers[t]]
         if t in instance.kept:
             touches.append(instance.n)
-        for a, b in zip(touches, touches[1:], strict=False):
+        for a, b in pairwise(touches):
             # The producer must be able to run in some stage after the drop.
             if b - a > 1 and hot[b] > hot[a + 1] and instance.last_stage[producer] > a + 1:
                 yield _Gap(t, a + 1, b - 1, instance.problem.nodes[producer].cost_ns * share)

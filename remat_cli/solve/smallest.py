@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import dataclass
 
 from remat_cli.memory import replay_sequence
@@ -13,6 +14,7 @@ from remat_cli.solve.evict import Fitter, refill
 from remat_cli.solve.greedy import METHOD, holds_of, live_peak
 from remat_cli.solve.holds import Holds
 from remat_cli.solve.instance import flatten
+from remat_cli.solve.local import settle
 from remat_cli.solve.types import Request
 from remat_cli.solve.verified import finish
 from remat_cli.solve.work import Work
@@ -20,6 +22,7 @@ from remat_cli.solve.work import Work
 # Work of the whole search (about 4 s), and of one attempt.
 _WORK = 4_000_000
 _ATTEMPT_WORK = 600_000
+_ROUNDS = 10
 # The search ends when found and impossible capacities are this close: 1/500.
 _CLOSE = 500
 
@@ -86,7 +89,7 @@ class _Search:
             mark = holds.mark()
             part = self.work.part(_ATTEMPT_WORK)
             holds.work = part
-            fits = Fitter(holds, capacity).fit()
+            fits = Fitter(holds, capacity).fit() or settle(holds, capacity, random.Random(0), _ROUNDS)
             if fits:
                 refill(holds, capacity)
             self.work.charge(part)
