@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from remat_cli.atomic import write_atomic
+from remat_cli.atomic import HEAD_BYTES, write_atomic
+from remat_cli.errors import InputError
 from remat_cli.execute.job import KeptOutput, Part
 from remat_cli.execute.values import Array, RawTensor, Value, array_of, parts_of
 from remat_cli.model.element_types import ELEMENT_BITS, STRING, tensor_bytes
@@ -111,11 +112,25 @@ def write_npz(kept: Sequence[KeptOutput], folder: Path, path: Path, *, force: bo
             entry.extra = _EXTRA
             with target.open(entry, "w", force_zip64=True) as stream:
                 np.lib.format.write_array(stream, array, allow_pickle=False)
-    write_atomic(path, archive.getvalue(), force=force, ours=lambda head: _EXTRA in head[:_HEAD])
+    write_atomic(path, archive.getvalue(), force=force, ours=_is_ours)
 
 
-# The mark lies in the first entry's header, behind a name of at most 64 KiB.
-_HEAD = 2**16
+def require_writable(path: Path, *, force: bool) -> None:
+    """InputError now, before a long run, when `write_npz` could not write to `path` after it."""
+    if not path.parent.is_dir():
+        raise InputError(f"{path}: there is no folder {path.parent}", "make it first, or name a file elsewhere")
+    if path.is_dir():
+        raise InputError(f"{path}: is a folder", f"name a file in it, such as {path / 'out.npz'}")
+    if not force and path.is_file():
+        with path.open("rb") as stream:
+            head = stream.read(HEAD_BYTES)
+        if head and not _is_ours(head):
+            raise InputError(f"{path}: exists and was not written by remat", "choose another name, or add --force")
+
+
+def _is_ours(head: bytes) -> bool:
+    """The mark lies in the header of the first entry."""
+    return _EXTRA in head
 
 
 def _named_arrays(kept: Sequence[KeptOutput], folder: Path) -> Iterator[tuple[str, Array]]:

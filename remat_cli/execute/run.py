@@ -15,7 +15,7 @@ from remat_cli.errors import DeviceError, InputError, RematError
 from remat_cli.execute.child import run_child
 from remat_cli.execute.feed_file import Fed, write_feeds
 from remat_cli.execute.job import Job, Report, Role
-from remat_cli.execute.outputs import largest_difference, write_npz
+from remat_cli.execute.outputs import largest_difference, require_writable, write_npz
 from remat_cli.execute.prepare import Ready, prepare
 from remat_cli.execute.random_nodes import unseeded_random_node
 from remat_cli.model.feeds import check_feeds, merged_feeds, read_feeds
@@ -128,6 +128,8 @@ def run_plan(request: RunRequest) -> RunResult:
         raise InputError(f"{request.iterations} iterations: at least one is needed", "--iterations 1")
     if request.threads is not None and request.threads < 1:
         raise InputError(f"{request.threads} threads: at least one is needed", "--threads 1")
+    if request.outputs is not None:
+        require_writable(request.outputs, force=request.force)
     plan = load_plan(request.plan)
     model = find_model(plan, request)
     given = read_feeds(request.inputs) if request.inputs else {}

@@ -191,9 +191,15 @@ def test_unseeded_random_graphs_are_not_comparable(tmp_path: Path) -> None:
         ({"plan": Path("nothing.json")}, "nothing.json"),
         ({"model": Path("nothing.onnx")}, "nothing.onnx"),
         ({"inputs": Path("nothing.npz")}, "nothing.npz"),
+        ({"outputs": Path("nowhere/out.npz")}, "there is no folder nowhere"),
+        ({"outputs": Path("/")}, "is a folder"),
+        ({"outputs": Path(__file__)}, "not written by remat"),
     ],
 )
-def test_bad_requests_are_refused(tmp_path: Path, changes: dict[str, object], message: str) -> None:
+def test_bad_requests_are_refused_before_a_process_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, object], message: str
+) -> None:
+    monkeypatch.setattr("remat_cli.execute.run.run_child", lambda job, folder: pytest.fail("a child was started"))
     write_plan(plan_for(load(small(tmp_path / "m.onnx"))), tmp_path / "p.json")
     with pytest.raises(InputError, match=message):
         run_plan(replace(RunRequest(tmp_path / "p.json"), **changes))  # type: ignore[arg-type]
