@@ -44,7 +44,7 @@ def table(plan: dict, run: dict) -> str:
         (
             "predicted overhead",
             f"{predicted['compute_ns'] / predicted['store_all_ns'] - 1:+.1%}",
-            f"{predicted['recomputed']} of {len(plan['nodes'])} nodes run again",
+            f"{predicted['recomputed']} recomputes beside the {len(plan['nodes'])} nodes",
         ),
         ("measured overhead", f"{compare['time_ratio'] - 1:+.1%}", f"{format_ns(run['step_ns']['median'])} a step"),
         ("identical", "yes" if compare["identical"] else "NO", "every output, bit for bit, against the plain session"),

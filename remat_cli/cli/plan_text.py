@@ -80,7 +80,7 @@ def plan_facts(plan: Plan, asked: int | Percent | str | None = None) -> list[tup
             "cost",
             format_ns(predicted.compute_ns) + (f", {100 * extra:+.2f} % over store-all" if extra is not None else ""),
         ),
-        ("recomputed", f"{predicted.recomputed} steps beside the {len(plan.nodes)} nodes"),
+        ("recomputed", f"{predicted.recomputed} times, beside the {len(plan.nodes)} nodes"),
     ]
     if solver.lower_bound_ns is not None:
         facts.append(
