@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
 
+from remat_cli.units import align
+
 Kind = Literal["input", "weight", "constant", "activation", "gradient", "state", "output", "pinned", "view"]
 RESIDENT_KINDS: frozenset[str] = frozenset({"input", "weight", "constant"})
 
@@ -184,3 +186,12 @@ class NodeCost:
 
     cost_ns: int
     workspace_bytes: int = 0
+
+
+def committed_workspace(largest_bytes: int, alignment: int) -> int:
+    """Bytes that are committed beside the arena for the largest kernel workspace of any node.
+
+    A 64th more than the kernel takes: the allocator rounds each piece up and keeps headers, and the peak that the
+    operating system sees must stay within the budget, not come out 0.1 % above it.
+    """
+    return align(largest_bytes + largest_bytes // 64, alignment)

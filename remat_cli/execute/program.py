@@ -11,7 +11,7 @@ from remat_cli.execute.values import is_held
 from remat_cli.memory import Free, Step
 from remat_cli.plan.convert import problem_of, steps_of_plan
 from remat_cli.plan.placement import Block, ComputeBlocks, Placement, place
-from remat_cli.problem import RESIDENT_KINDS, Problem
+from remat_cli.problem import RESIDENT_KINDS, Problem, committed_workspace
 from remat_cli.units import align
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ def build_program(plan: Plan, graph: Graph, alignment: int) -> Program:
 
 
 def _realigned(problem: Problem, plan: Plan, graph: Graph, alignment: int) -> tuple[Problem, int]:
-    workspace = align(max((node.workspace_bytes for node in plan.nodes), default=0), alignment)
+    workspace = committed_workspace(max((node.workspace_bytes for node in plan.nodes), default=0), alignment)
     tensors = tuple(
         replace(t, size_bytes=align(graph.tensors[t.id].size_bytes, alignment)) if t.size_bytes else t
         for t in problem.tensors

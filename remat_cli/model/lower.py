@@ -9,7 +9,7 @@ from remat_cli.errors import ModelError
 from remat_cli.model.graph import Graph, GraphNode
 from remat_cli.model.names import quoted
 from remat_cli.model.updates import place_updates
-from remat_cli.problem import Kind, Node, NodeCost, Problem, Tensor
+from remat_cli.problem import Kind, Node, NodeCost, Problem, Tensor, committed_workspace
 from remat_cli.units import align
 
 
@@ -36,7 +36,7 @@ def build_problem(graph: Graph, costs: Mapping[str, NodeCost], alignment: int, *
         nodes=nodes,
         tensors=tuple(table.rows),
         outputs=tuple(table.index[name] for name in graph.outputs),
-        fixed_bytes=sum(residents.values()) + align(workspace, alignment),
+        fixed_bytes=sum(residents.values()) + committed_workspace(workspace, alignment),
         alignment=alignment,
         batch=graph.dims.get("batch"),
     )

@@ -27,7 +27,7 @@ from remat_cli.plan.types import (
     PlanStep,
     PlanTensor,
 )
-from remat_cli.problem import RESIDENT_KINDS, Kind, Node, NodeCost, Problem, Solution, Tensor
+from remat_cli.problem import RESIDENT_KINDS, Kind, Node, NodeCost, Problem, Solution, Tensor, committed_workspace
 from remat_cli.units import align
 
 PER_STEP = "per step"
@@ -259,8 +259,8 @@ def lower_solution(
     tensors = tuple(_tensor_row(problem, t, resident_bytes) for t in range(len(problem.tensors)))
     _require_unique("tensors", tensors)
     _require_unique("nodes", nodes)
-    largest = align(max((node.workspace_bytes for node in nodes), default=0), device.alignment)
     per_step = costs.workspace == PER_STEP
+    largest = _workspace_bytes(nodes, device, per_step)
     tensors += _fixed_row(problem, tensors, 0 if per_step else largest, per_step)
     predicted = predict(problem, steps, workspace_bytes=largest, per_step=per_step, placement=placement).predicted
     _require_64_bits(problem, predicted)
@@ -290,8 +290,14 @@ def lower_solution(
 
 
 def workspace_bytes_of(plan: Plan) -> int:
-    """The largest workspace of any node, rounded up to the alignment."""
-    return align(max((node.workspace_bytes for node in plan.nodes), default=0), plan.device.alignment)
+    """What the largest workspace of any node commits beside the arena; that workspace itself where it counts per
+    step."""
+    return _workspace_bytes(plan.nodes, plan.device, plan.costs.workspace == PER_STEP)
+
+
+def _workspace_bytes(nodes: Sequence[PlanNode], device: PlanDevice, per_step: bool) -> int:
+    largest = max((node.workspace_bytes for node in nodes), default=0)
+    return align(largest, device.alignment) if per_step else committed_workspace(largest, device.alignment)
 
 
 def kind_text(problem: Problem, t: int) -> str:

@@ -11,7 +11,7 @@ import msgspec
 from remat_cli.memory import replay_sequence
 from remat_cli.plan.convert import lower_solution
 from remat_cli.plan.types import Plan, PlanCosts, PlanDevice, PlanModel
-from remat_cli.problem import Node, NodeCost, Problem, Solution, Tensor
+from remat_cli.problem import Node, NodeCost, Problem, Solution, Tensor, committed_workspace
 from remat_cli.units import align
 
 S = TypeVar("S", bound=msgspec.Struct)
@@ -70,7 +70,7 @@ class Builder:
         return outputs[0][0]
 
     def build(self, outputs: Sequence[str], name: str = "net.onnx") -> Problem:
-        workspace = align(max(self.workspaces.values(), default=0), self.alignment)
+        workspace = committed_workspace(max(self.workspaces.values(), default=0), self.alignment)
         return Problem(
             name=name,
             nodes=tuple(self.nodes),
@@ -99,7 +99,7 @@ def training_step() -> Builder:
     b.resident("x", 1000, "input")
     b.resident("W", 500)
     b.resident("one", 4, "constant")
-    b.node([("conv", 3000)], ["x", "W"], op_type="Conv", cost=900, workspace=1200)
+    b.node([("conv", 3000)], ["x", "W"], op_type="Conv", cost=900, workspace=1190)
     b.node([("relu", 3000)], ["conv"], op_type="Relu", cost=20, in_place=["conv"])
     b.view("flat", "relu")
     b.node([("drop", 3000), ("mask", 700)], ["flat"], op_type="Dropout", cost=30, once=True)
