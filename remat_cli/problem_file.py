@@ -12,7 +12,8 @@ Nodes are in topological order. `cost` is in nanoseconds (any unit will do, as o
 each output, `deps` pairs of [node, output] by index, `ws` the scratch bytes that count during the node's step alone,
 `keep` says that all outputs are live at the end. `fixed_bytes` is resident all the time; output bytes and costs grow
 with `batch`, fixed bytes do not. `fixed_bytes`, `batch`, `meta`, `ws` and `keep` may be left out; other keys are
-refused, so that a misspelt one is not silently ignored. Numbers are whole, 0 to 2^60.
+refused, so that a misspelt one is not silently ignored. Numbers are whole, 0 to 2^60. Names may repeat (layers of a
+network often do): the second node called ``pad`` gets the id ``pad#2``.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ T = TypeVar("T")
 
 
 def read_problem(path: Path) -> Problem:
-    """The problem in `path`. Node ids are the nodes' names; tensor ids are the node's name, or ``name:k`` for output k
-    of a node with several. Alignment is 1: sizes are taken as they are.
+    """The problem in `path`. Node ids are the nodes' names (numbered where they repeat); tensor ids are the node's id,
+    or ``id:k`` for output k of a node with several. Alignment is 1: sizes are taken as they are.
 
     Raises InputError when the file cannot be read, and FileFormatError with the JSON path for every fault in it.
     """
@@ -53,6 +54,8 @@ def parse_problem(document: object, file: str) -> Problem:
 class _Reader:
     def __init__(self, file: str) -> None:
         self.file = file
+        self.names: set[str] = set()
+        self.repeats: dict[str, int] = {}
 
     def fault(self, where: str, message: str, hint: str | None = None) -> FileFormatError:
         return FileFormatError(self.file, where, message, hint)
@@ -69,6 +72,7 @@ class _Reader:
         rows = self.required(top, "nodes", "$", list)
         if not rows:
             raise self.fault("$.nodes", "there are no nodes, so there is nothing to schedule")
+        self.names = {row["name"] for row in rows if isinstance(row, dict) and isinstance(row.get("name"), str)}
         nodes: list[Node] = []
         tensors: list[Tensor] = []
         kept: list[int] = []
@@ -77,14 +81,14 @@ class _Reader:
             nodes.append(node)
             tensors += outputs
             kept += node.outputs if keep else ()
-        self.check_ids(nodes, tensors)
+        self.check_ids(tensors)
         self.check_sums(nodes, tensors, fixed_bytes)
         return Problem(name, tuple(nodes), tuple(tensors), tuple(kept), fixed_bytes, batch=batch)
 
     def node(self, row: object, where: str, earlier: list[Node], first_tensor: int) -> tuple[Node, list[Tensor], bool]:
         """One node, its tensors (numbered from `first_tensor`), and whether they are kept."""
         members = self.members(row, where, _NODE_KEYS)
-        name = self.text(members, "name", where)
+        name = self.unique(self.text(members, "name", where))
         cost = self.whole(self.required(members, "cost", where, object), f"{where}.cost")
         sizes = self.required(members, "out", where, list)
         if not sizes:
@@ -126,13 +130,16 @@ class _Reader:
             raise self.fault(f"{where}[1]", f"node {v} ({earlier[v].id}) has no output {k}, only {len(outputs)}")
         return outputs[k]
 
-    def check_ids(self, nodes: list[Node], tensors: list[Tensor]) -> None:
-        """Node names are unique, and so are the ids made from them: ``a:0`` clashes with output 0 of a node ``a``."""
-        seen: dict[str, int] = {}
-        for v, node in enumerate(nodes):
-            if node.id in seen:
-                raise self.fault(f"$.nodes[{v}].name", f"the name {node.id!r} is that of node {seen[node.id]} too")
-            seen[node.id] = v
+    def unique(self, name: str) -> str:
+        """`name` the first time, then ``name#2`` and so on, past names that the file itself has."""
+        count = self.repeats.get(name, 0) + 1
+        while count > 1 and f"{name}#{count}" in self.names:
+            count += 1
+        self.repeats[name] = count
+        return name if count == 1 else f"{name}#{count}"
+
+    def check_ids(self, tensors: list[Tensor]) -> None:
+        """Tensor ids are unique: ``a:0`` clashes with output 0 of a node ``a`` that has two."""
         owner: dict[str, int] = {}
         for tensor in tensors:
             assert tensor.producer is not None

@@ -21,6 +21,8 @@ from remat_cli.solve.types import Effort, Request
 
 # CP-SAT's deterministic seconds: about real ones on an idle core of 2024.
 DETERMINISTIC_S: dict[Effort, float] = {"quick": 2.0, "normal": 15.0, "thorough": 120.0}
+# Presolve counts too, and takes up to this many more for each Boolean.
+PRESOLVE_S = 1e-4
 # Proofs stop at this gap: closing the last nanosecond of a sum of 10^9 takes as long as all before.
 RELATIVE_GAP = 1e-6
 
@@ -65,14 +67,12 @@ def minimise(
     for variable, value in enumerate(hint or ()):
         if variable < n_booleans:
             model.add_hint(booleans[variable], value)
-    solver = _solver(request, presolve)
+    solver = _solver(request, n_booleans, presolve)
     status = solver.solve(model, _Progress(task))
     if status == cp_model.MODEL_INVALID:
         raise InternalError(f"CP-SAT refuses the model of {request.problem.name}: {model.validate()}")
     verdict = _VERDICTS[status]
-    limit = solver.parameters.max_deterministic_time
-    stopped = verdict in ("feasible", "unknown") and request.time_limit_s is None
-    if stopped and solver.deterministic_time < 0.9 * limit:
+    if verdict in ("feasible", "unknown") and _had_time_left(solver):
         raise KeyboardInterrupt
     found = verdict in ("optimal", "feasible")
     values = tuple(solver.boolean_value(b) for b in booleans) if found else None
@@ -91,7 +91,7 @@ def _sum(booleans: Sequence[cp_model.IntVar], terms: Sequence[Term]) -> cp_model
     return cp_model.LinearExpr.weighted_sum([booleans[v] for v, _ in terms], [c for _, c in terms])
 
 
-def _solver(request: Request, presolve: bool) -> cp_model.CpSolver:
+def _solver(request: Request, n_booleans: int, presolve: bool) -> cp_model.CpSolver:
     solver = cp_model.CpSolver()
     parameters = solver.parameters
     parameters.num_workers = 1
@@ -103,10 +103,18 @@ def _solver(request: Request, presolve: bool) -> cp_model.CpSolver:
     parameters.random_seed = request.seed % (2**31 - 1)
     parameters.cp_model_presolve = presolve
     if request.time_limit_s is None:
-        parameters.max_deterministic_time = DETERMINISTIC_S[request.effort]
+        parameters.max_deterministic_time = DETERMINISTIC_S[request.effort] + PRESOLVE_S * n_booleans
     else:
         parameters.max_time_in_seconds = request.time_limit_s
     return solver
+
+
+def _had_time_left(solver: cp_model.CpSolver) -> bool:
+    parameters = solver.parameters
+    return bool(
+        solver.deterministic_time < 0.9 * parameters.max_deterministic_time
+        and solver.wall_time < 0.9 * parameters.max_time_in_seconds
+    )
 
 
 class _Progress(cp_model.CpSolverSolutionCallback):  # type: ignore[misc]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from remat_cli.memory import IllegalStepError, replay_sequence
 from remat_cli.problem import Problem
+from remat_cli.solve import greedy
 from remat_cli.solve.baselines import chen_sequences
 from remat_cli.solve.repair import fit
 from remat_cli.solve.stages import holds_from_stages, runs_from_holds, stages_of, store_all_holds
@@ -28,8 +29,7 @@ class Start:
 
 
 def best_start(request: Request) -> Start | None:
-    """The cheapest of store-all, Chen's, repaired store-all and the warm start, among those that fit; the first named
-    of equals."""
+    """The cheapest that fits of store-all, the warm start, repaired store-all, greedy, Chen's; ties go to the first."""
     best: Start | None = None
     for name, sequence in _sequences(request):
         start = as_start(request.problem, request.capacity_bytes, name, sequence)
@@ -61,5 +61,8 @@ def _sequences(request: Request) -> Iterator[tuple[str, tuple[int, ...]]]:
     repaired = fit(problem, store_all_holds(problem), request.capacity_bytes)
     if repaired is not None:
         yield "repaired store-all", repaired
+    found = greedy.solve(request)
+    if found.sequence is not None:
+        yield "greedy", found.sequence
     for sequence in chen_sequences(problem):
         yield "Chen's schedule", sequence
