@@ -202,7 +202,7 @@ def _compile_smallest(request: CompileRequest, problem: Problem) -> Plan:
     budget_bytes, fallback = smallest_budget(request.source, problem, request.reporter)
     assert fallback.sequence is not None
     try:
-        solution, placement = _solve_and_place(request, problem, budget_bytes, warm=fallback.sequence)
+        solution, placement = _solve_and_place(request, problem, budget_bytes, fallback.sequence, attempts=2)
     except (NoScheduleError, InfeasibleError):
         if request.method != "auto":
             raise
@@ -211,7 +211,11 @@ def _compile_smallest(request: CompileRequest, problem: Problem) -> Plan:
 
 
 def _solve_and_place(
-    request: CompileRequest, problem: Problem, budget_bytes: int, warm: tuple[int, ...] | None = None
+    request: CompileRequest,
+    problem: Problem,
+    budget_bytes: int,
+    warm: tuple[int, ...] | None = None,
+    attempts: int = PLACEMENT_ATTEMPTS,
 ) -> tuple[Solution, Placement]:
     """Ask for a schedule; while its placed arena misses the capacity, ask again with less."""
     from remat_cli.solve.registry import run_method
@@ -229,7 +233,7 @@ def _solve_and_place(
     )
     first: Solution | None = None
     needed = 0
-    for _ in range(PLACEMENT_ATTEMPTS):
+    for _ in range(attempts):
         solution = run_method(request.method, question) if question.capacity_bytes >= 0 else None
         if solution is None or solution.sequence is None:
             break

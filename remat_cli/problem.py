@@ -191,7 +191,7 @@ class NodeCost:
 def committed_workspace(largest_bytes: int, alignment: int) -> int:
     """Bytes that are committed beside the arena for the largest kernel workspace of any node.
 
-    A 64th more than the kernel takes: the allocator rounds each piece up and keeps headers, and the peak that the
+    A 32nd more than the kernel takes: the allocator rounds each piece up and keeps headers, and the peak that the
     operating system sees must stay within the budget, not come out 0.1 % above it.
     """
-    return align(largest_bytes + largest_bytes // 64, alignment)
+    return align(largest_bytes + largest_bytes // 32, alignment)

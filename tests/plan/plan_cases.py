@@ -99,7 +99,7 @@ def training_step() -> Builder:
     b.resident("x", 1000, "input")
     b.resident("W", 500)
     b.resident("one", 4, "constant")
-    b.node([("conv", 3000)], ["x", "W"], op_type="Conv", cost=900, workspace=1190)
+    b.node([("conv", 3000)], ["x", "W"], op_type="Conv", cost=900, workspace=1170)
     b.node([("relu", 3000)], ["conv"], op_type="Relu", cost=20, in_place=["conv"])
     b.view("flat", "relu")
     b.node([("drop", 3000), ("mask", 700)], ["flat"], op_type="Dropout", cost=30, once=True)

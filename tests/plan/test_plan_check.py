@@ -310,7 +310,7 @@ def test_workspace_per_step_counts_live_bytes() -> None:
     plan = replace_fields(training_plan(), costs=PER_STEP)
     report = check_plan(plan)
     assert report.predicted is not None
-    # conv: 3008 + its workspace of 1190; the peak stays at the step of dwide.
+    # conv: 3008 + its workspace of 1170; the peak stays at the step of dwide.
     assert report.predicted.fixed_bytes == 1024 + 512 + 64
     assert report.predicted.peak_bytes == 1600 + 12800
     fixed = replace_fields(plan, predicted=report.predicted)
