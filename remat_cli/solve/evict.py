@@ -203,8 +203,8 @@ class Fitter:
             p0 = int(holds.peak[s]); pe = int(holds.peak[e])
             m = holds.mark()
             holds.retain(t, e, b)
-                if holds.peak[s] < p0 and holds.peak[e] <= max(B, pe):
-                        return True
+            if holds.peak[s] < p0 and holds.peak[e] <= max(B, pe):
+                return True
             holds.rollback(m); self.stuck.add((3, t, e, b))
         return False
 
