@@ -42,7 +42,7 @@ def golden_plan(graph: str, method: str, budget: str) -> bytes:
         onnx.save(GRAPHS[graph](), path)
         source = load_source(path)
         costs = costs_from_model(source, COST_MODEL)
-        return dump_plan(compile_plan(CompileRequest(source, costs, parse_size(budget), method)))
+        return dump_plan(compile_plan(CompileRequest(source, costs, parse_size(budget), method, effort="quick")))
 
 
 def main() -> None:
