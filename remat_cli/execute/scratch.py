@@ -16,6 +16,8 @@ from remat_cli.units import format_bytes
 # Kernels ask for scratch in pieces, each rounded up. What is left of the slack is never touched, and so costs nothing;
 # without it, a piece that misses by a few bytes makes the allocator take as much again.
 _SLACK_BYTES = 2**20
+# The margin of `committed_workspace` (a 32nd on top is a 33rd of the whole) must stay untouched, or it is no margin.
+_MARGIN_PART = 33
 
 
 class SharedScratch:
@@ -36,7 +38,7 @@ class SharedScratch:
             return
         # While this value lives nobody else has the piece, so nothing of worth is lost.
         piece = self._take()
-        start = piece.data_ptr() + max(self._size - size, 0)
+        start = piece.data_ptr() + max(self._size - size - self._size // _MARGIN_PART, 0)
         end = piece.data_ptr() + self._size + _SLACK_BYTES
         first, last = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE, end // mmap.PAGESIZE * mmap.PAGESIZE
         if first < last:
