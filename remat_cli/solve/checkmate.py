@@ -52,7 +52,8 @@ def solve(request: Request) -> Solution:
     start = best_start(request)
     if start is not None and start.cost_ns == problem.total_cost_ns:
         # Nothing beats computing every node once.
-        return finish(request, METHOD, start.sequence, "optimal", lower_bound_ns=problem.total_cost_ns)
+        message = f"no MILP needed: {start.name} costs as little as computing every node once"
+        return finish(request, METHOD, start.sequence, "optimal", lower_bound_ns=problem.total_cost_ns, message=message)
     with request.reporter.task(f"checkmate: MILP of {n} nodes, {booleans} Booleans") as task:
         return _search(request, start, task)
 
