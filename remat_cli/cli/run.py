@@ -64,7 +64,7 @@ def command(format: str, quiet: bool, **given: Any) -> None:
     """Check PLAN, run it in a process of its own, and measure its step time and peak memory.
 
     Inputs that --inputs lacks get seeded values. The measured peak is what the operating system or the device says;
-    status 5 when it exceeds the budget.
+    status 5 when it exceeds the budget by more than 1 MiB, which any process takes for itself.
     """
     from remat_cli.cli.console import Terminal
     from remat_cli.execute.run import RunRequest, run_plan
