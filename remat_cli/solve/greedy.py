@@ -1,62 +1,52 @@
 """`greedy`: begin with store-all, evict holds until every stage fits, then hold again what still fits.
 
 Two descents, the better of which is kept: *cold* goes straight to the capacity, *laddered* by way of 95 %, 90 %, ...
-of the store-all peak, where each rung starts from the state of the one before (the budget ladder). Deterministic:
-a fixed order, and work counted instead of timed.
+of the store-all peak, where each rung starts from the state of the one before (the budget ladder); and a third from
+the warm start, if there is one. Deterministic: a fixed order, integers, and work counted instead of timed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
-from remat_cli.memory import replay_sequence
-from remat_cli.problem import Problem, Solution
+from remat_cli.problem import Solution
 from remat_cli.solve.bounds import infeasible_reason
 from remat_cli.solve.evict import Fitter, refill
-from remat_cli.solve.holds import Holds
-from remat_cli.solve.instance import Instance, flatten
-from remat_cli.solve.stages import stages_of
+from remat_cli.solve.holds import Holds, spans_of
+from remat_cli.solve.instance import flatten
 from remat_cli.solve.types import Request
 from remat_cli.solve.verified import finish
-from remat_cli.solve.work import Work, allowance
+from remat_cli.solve.work import Work
 
 METHOD = "greedy"
 _RUNG_PERCENT = 5
+# No descent may use more than this part of what is left of the work.
+_DESCENT_SHARE = 0.3
 
 
 def solve(request: Request) -> Solution:
-    """The cheapest schedule of both descents and of the repaired warm start; "unknown" when none fits."""
+    """The cheapest schedule of all descents; "unknown" when none fits."""
     if reason := infeasible_reason(request.problem, request.capacity_bytes):
         return finish(request, METHOD, None, "infeasible", message=reason)
-    best = best_descent(request, allowance(request))
-    if best is None:
+    best = best_descent(request, Work.of(request))
+    if not best.fits():
         return finish(request, METHOD, None, "unknown", message="evicting tensors did not bring the peak down to it")
-    proved = len(best.sequence()) == best.instance.n
+    proved = len(best.sequence()) == len(request.problem.nodes)
     return finish(request, METHOD, best.sequence(), "optimal" if proved else "feasible")
 
 
-def best_descent(request: Request, work: Work) -> Holds | None:
-    """The cheapest state that fits, of all descents; None when none fits."""
+def best_descent(request: Request, work: Work) -> Holds:
+    """The best state of all descents: one that fits, else the one with the fewest bytes over the capacity."""
     instance = flatten(request.problem)
-    best: Holds | None = None
-    for holds in _descents(request, instance, work):
-        if best is None or holds.total < best.total:
-            best = holds
-    return best
-
-
-def _descents(request: Request, instance: Instance, work: Work) -> Iterator[Holds]:
     capacity = request.capacity_bytes
-    cold = Holds(instance, work)
-    if descend(cold, (capacity,)):
-        yield cold
-    laddered = Holds(instance, work)
-    if descend(laddered, rungs(int(laddered.peak.max(initial=0)), capacity)):
-        yield laddered
-    if request.warm_start is not None:
-        warm = holds_of(instance, request.problem, request.warm_start, work)
-        if warm is not None and descend(warm, (capacity,)):
-            yield warm
+    cold = Holds(instance, capacity, work)
+    peak = int(cold.peak.max(initial=0))
+    candidates = [descend(cold, (capacity,), work)]
+    laddered = Holds(instance, capacity, work)
+    candidates.append(descend(laddered, rungs(peak, capacity), work))
+    if request.warm_start is not None and (spans := spans_of(instance, request.warm_start)) is not None:
+        candidates.append(descend(Holds(instance, capacity, work, spans), (capacity,), work))
+    return min(candidates, key=lambda holds: (holds.excess(), holds.total))
 
 
 def rungs(peak: int, capacity: int) -> tuple[int, ...]:
@@ -65,35 +55,18 @@ def rungs(peak: int, capacity: int) -> tuple[int, ...]:
     return (*(rung for rung in above if rung > capacity), capacity)
 
 
-def descend(holds: Holds, capacities: Sequence[int]) -> bool:
-    """Fit `holds` to each capacity in turn. True when it fits the last; a rung that fails ends the descent."""
+def descend(holds: Holds, capacities: Sequence[int], work: Work) -> Holds:
+    """Fit `holds` to each capacity in turn; returns them, as far as they came. Their capacity ends as the last."""
+    holds.work = work.share(_DESCENT_SHARE)
     for capacity in capacities:
-        if not Fitter(holds, capacity).fit():
-            return False
-        refill(holds, capacity)
+        holds.capacity = capacity
+        fits = Fitter(holds).fit()
+        if fits:
+            refill(holds)
         holds.commit()
-    return True
-
-
-def holds_of(instance: Instance, problem: Problem, sequence: Sequence[int], work: Work) -> Holds | None:
-    """The state of an older schedule: store-all, minus each hold that the schedule does without.
-
-    None when the sequence does not run the nodes' first computations in the problem's order.
-    """
-    stages = stages_of(problem, sequence)
-    if stages is None:
-        return None
-    holds = Holds(instance, work)
-    for b, stage in enumerate(stages):
-        for v in stage[:-1]:
-            for t in instance.writes[v]:
-                a = holds.touch_before(t, b)
-                if a is not None and holds.held[t][b] and holds.recompute_cost(t, b) is not None:
-                    holds.release(t, a, b)
-    holds.commit()
+        if not fits:
+            break
+    holds.capacity = capacities[-1]
+    work.done += holds.work.done
+    holds.work = work
     return holds
-
-
-def live_peak(problem: Problem, holds: Holds) -> int:
-    """The oracle's peak of a state; never above the state's own."""
-    return replay_sequence(problem, holds.sequence()).peak_bytes

@@ -61,6 +61,12 @@ _METHODS = (
         "heuristic",
         "evicts the best bytes per recompute cost until it fits; any size",
     ),
+    MethodInfo(
+        "local",
+        "remat_cli.solve.local:solve",
+        "heuristic",
+        "greedy, then ruin and recreate and annealing for the whole effort; any size",
+    ),
 )
 
 

@@ -8,29 +8,28 @@ from dataclasses import dataclass
 from remat_cli.memory import replay_sequence
 from remat_cli.problem import Problem, Solution
 from remat_cli.reporter import Reporter
+from remat_cli.solve import greedy, local
+from remat_cli.solve.anneal import Annealer
 from remat_cli.solve.baselines import chen_sequences
 from remat_cli.solve.bounds import working_set_bound
 from remat_cli.solve.evict import Fitter, refill
-from remat_cli.solve.greedy import METHOD, holds_of, live_peak
-from remat_cli.solve.holds import Holds
+from remat_cli.solve.holds import Holds, spans_of
 from remat_cli.solve.instance import flatten
-from remat_cli.solve.local import settle
 from remat_cli.solve.types import Request
 from remat_cli.solve.verified import finish
 from remat_cli.solve.work import Work
 
-# Work of the whole search (about 4 s), and of one attempt.
+# Work of the whole search, a few seconds, and the parts of what is left that one descent or annealing may take.
 _WORK = 4_000_000
-_ATTEMPT_WORK = 600_000
-_ROUNDS = 10
-# The search ends when found and impossible capacities are this close: 1/500.
-_CLOSE = 500
+_DESCENT_SHARE, _ANNEAL_SHARE = 0.1, 0.2
+# The search ends when found and failed capacities are this close: 1/200.
+_CLOSE = 200
 
 
 @dataclass(frozen=True)
 class Smallest:
-    """`capacity_bytes`: the smallest found, `solution` its schedule. No schedule needs less than
-    `lower_bound_bytes`, because of `node` (an index)."""
+    """`capacity_bytes`: the smallest found; `solution`: a schedule that needs just that much. No schedule needs less
+    than `lower_bound_bytes`, because of `node` (an index)."""
 
     capacity_bytes: int
     solution: Solution
@@ -39,19 +38,20 @@ class Smallest:
 
 
 def smallest_feasible(problem: Problem, *, reporter: Reporter | None = None) -> Smallest:
-    """Bisect between the working-set bound and the best peak so far, each attempt starting from the best state."""
+    """Try the working-set bound, then bisect between what failed and the lowest peak so far.
+
+    Store-all is the answer where it already needs no more than the bound: then no budget below 100 % is feasible.
+    """
     bound = working_set_bound(problem)
     search = _Search(problem)
-    reporter = reporter or Reporter()
-    with reporter.task("looking for the smallest budget") as task:
+    with (reporter or Reporter()).task("looking for the smallest budget") as task:
         low = bound.bytes
-        if search.attempt(low):
-            low = search.peak
-        while search.peak - low > max(search.peak // _CLOSE, problem.alignment) and not search.work.spent():
-            middle = (low + search.peak) // 2
-            if not search.attempt(middle):
-                low = middle
-            task.advance(detail=f"{search.peak} bytes")
+        if search.peak > low and not search.attempt(low):
+            while search.peak - low > max(search.peak // _CLOSE, problem.alignment) and not search.work.spent():
+                middle = (low + search.peak) // 2
+                if not search.attempt(middle):
+                    low = middle
+                task.advance(detail=f"{search.peak} bytes")
     request = Request(problem, search.peak)
     proved = len(search.sequence) == len(problem.nodes)
     solution = finish(request, search.method, search.sequence, "optimal" if proved else "feasible")
@@ -59,13 +59,12 @@ def smallest_feasible(problem: Problem, *, reporter: Reporter | None = None) -> 
 
 
 class _Search:
-    """The schedule of the lowest peak so far, and the state that attempts start from."""
+    """The schedule of the lowest peak so far."""
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
         self.work = Work(_WORK)
         self.instance = flatten(problem)
-        self.holds = Holds(self.instance, self.work)
         self.method = "store-all"
         self.sequence: tuple[int, ...] = tuple(range(len(problem.nodes)))
         timeline = replay_sequence(problem, self.sequence)
@@ -73,37 +72,34 @@ class _Search:
         for sequence in chen_sequences(problem):
             self._offer("chen-greedy", sequence)
 
-    def _offer(self, method: str, sequence: tuple[int, ...]) -> bool:
-        timeline = replay_sequence(self.problem, sequence)
-        if (timeline.peak_bytes, timeline.compute_ns) >= (self.peak, self.cost):
-            return False
-        self.method, self.sequence = method, sequence
-        self.peak, self.cost = timeline.peak_bytes, timeline.compute_ns
-        return True
-
     def attempt(self, capacity: int) -> bool:
-        """Fit from the best state, else from store-all. True when the oracle's peak is within `capacity`."""
-        for holds in (self.holds, Holds(self.instance, self.work), self._from_best()):
-            if holds is None:
-                continue
-            mark = holds.mark()
-            part = self.work.part(_ATTEMPT_WORK)
-            holds.work = part
-            fits = Fitter(holds, capacity).fit() or settle(holds, capacity, random.Random(0), _ROUNDS)
-            if fits:
-                refill(holds, capacity)
-            self.work.charge(part)
-            holds.work = self.work
-            if fits or live_peak(self.problem, holds) < self.peak:
-                self._offer(METHOD, holds.sequence())
-            if fits:
-                holds.commit()
-                self.holds = holds
+        """Fit from the best state, then from store-all, then anneal. True when the oracle's peak is within it."""
+        warm, cold = self._best_state(capacity), Holds(self.instance, capacity, self.work)
+        for holds in (warm, cold):
+            if self._descend(holds):
                 return True
-            holds.rollback(mark)
+        nearest = min((warm, cold), key=Holds.excess)
+        annealer = Annealer(nearest, random.Random(0))
+        if annealer.run(self.work.share(_ANNEAL_SHARE), lambda best: True):
+            assert annealer.best is not None
+            self._offer(local.METHOD, annealer.best.sequence)
         return self.peak <= capacity
 
-    def _from_best(self) -> Holds | None:
-        if self.method == METHOD:
-            return None
-        return holds_of(self.instance, self.problem, self.sequence, self.work)
+    def _descend(self, holds: Holds) -> bool:
+        holds.work = self.work.share(_DESCENT_SHARE)
+        if Fitter(holds).fit():
+            refill(holds)
+        holds.commit()
+        self.work.done += holds.work.done
+        holds.work = self.work
+        self._offer(greedy.METHOD, holds.sequence())
+        return self.peak <= holds.capacity
+
+    def _best_state(self, capacity: int) -> Holds:
+        return Holds(self.instance, capacity, self.work, spans_of(self.instance, self.sequence))
+
+    def _offer(self, method: str, sequence: tuple[int, ...]) -> None:
+        timeline = replay_sequence(self.problem, sequence)
+        if (timeline.peak_bytes, timeline.compute_ns) < (self.peak, self.cost):
+            self.method, self.sequence = method, sequence
+            self.peak, self.cost = timeline.peak_bytes, timeline.compute_ns

@@ -5,42 +5,54 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
-from remat_cli.solve.types import Effort, Request
+from remat_cli.solve.types import Request
 
-# One unit is about one microsecond of the heuristics on a 2020s desktop core.
-UNITS = {"quick": 2_000_000, "normal": 12_000_000, "thorough": 100_000_000}
+# One unit is about a microsecond of the heuristics' inner loops on a desktop core of the 2020s.
+UNITS = {"quick": 1_500_000, "normal": 12_000_000, "thorough": 100_000_000}
+_ENDLESS = 1 << 62
 
 
 @dataclass(slots=True)
 class Work:
-    """Work done so far, in units, and where it ends. `deadline_s` is a `time.monotonic` instant, or None."""
+    """Units of work done so far, and how many are allowed. `deadline_s`: a `time.monotonic` instant that ends it too.
+
+    `begun_s` is when a clocked allowance began.
+    """
 
     limit: int
     done: int = 0
+    begun_s: float = 0.0
     deadline_s: float | None = None
 
+    @staticmethod
+    def endless() -> Work:
+        """No limit."""
+        return Work(_ENDLESS)
+
+    @staticmethod
+    def of(request: Request) -> Work:
+        """What `request.effort` allows. A time limit replaces it: then only the clock counts."""
+        if request.time_limit_s is None:
+            return Work(UNITS[request.effort])
+        now = time.monotonic()
+        return Work(_ENDLESS, 0, now, now + request.time_limit_s)
+
     def spent(self) -> bool:
-        """True when the work limit or the deadline has passed."""
+        """True when nothing is left."""
         if self.done >= self.limit:
             return True
         return self.deadline_s is not None and time.monotonic() >= self.deadline_s
 
-    def part(self, units: int) -> Work:
-        """A smaller allowance that starts now; the caller adds what it used with `charge`."""
-        return Work(min(units, max(self.limit - self.done, 0)), 0, self.deadline_s)
+    def fraction(self) -> float:
+        """How much of the allowance is used, 0 to 1; by the clock when there is a deadline."""
+        if self.deadline_s is None:
+            return min(self.done / self.limit, 1.0)
+        span = self.deadline_s - self.begun_s
+        return min((time.monotonic() - self.begun_s) / span, 1.0) if span > 0 else 1.0
 
-    def charge(self, part: Work) -> None:
-        """Add the work of `part`."""
-        self.done += part.done
-
-
-def allowance(request: Request) -> Work:
-    """The work that `request.effort` allows. A time limit replaces it: only the clock counts then."""
-    if request.time_limit_s is not None:
-        return Work(1 << 62, 0, time.monotonic() + request.time_limit_s)
-    return Work(UNITS[request.effort])
-
-
-def effort_units(effort: Effort) -> int:
-    """Work units of an effort."""
-    return UNITS[effort]
+    def share(self, part: float) -> Work:
+        """An allowance of `part` of what is left, which begins now."""
+        if self.deadline_s is None:
+            return Work(max(int((self.limit - self.done) * part), 0))
+        now = time.monotonic()
+        return Work(_ENDLESS, 0, now, now + max(self.deadline_s - now, 0.0) * part)
