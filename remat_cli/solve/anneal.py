@@ -25,6 +25,7 @@ _STEPS = 32
 # Stage weights, in sixteenths.
 _WEIGHT = 16
 _WEIGHT_STEP = 4
+_WEIGHT_GROWTH = 16
 _WEIGHT_DECAY = 8
 _WEIGHT_MOST = 64 * _WEIGHT
 # The price follows the state: up while it does not fit, down while it does.
@@ -105,7 +106,7 @@ class Annealer:
     def _adjust_prices(self) -> None:
         weights = self._weights
         over = self.holds.peak > self.holds.capacity
-        weights[over] += _WEIGHT_STEP
+        weights[over] += _WEIGHT_STEP + weights[over] // _WEIGHT_GROWTH
         weights[~over] -= (weights[~over] - _WEIGHT + _WEIGHT_DECAY - 1) // _WEIGHT_DECAY
         np.minimum(weights, _WEIGHT_MOST, out=weights)
         if self._excess:

@@ -3,7 +3,9 @@
 1. Infeasible by the working-set bound, or store-all fits: both are proofs.
 2. Chen's baselines and the greedy descents; a lower bound from the gap program.
 3. Checkmate's MILP where the graph is small enough for a proof.
-4. Ruin and recreate and annealing until the gap to the bound is at most 0.1 %, or the effort is spent.
+4. Ruin and recreate and annealing until the gap to the bound is at most 0.1 % (less with more effort), or the effort
+   is spent.
+5. Where nothing fitted and the graph is small: the MILP again, to prove that nothing can.
 
 The answer's `method` is the one that made the schedule.
 """
@@ -19,15 +21,16 @@ from remat_cli.solve.anneal import Best
 from remat_cli.solve.baselines import chen_greedy, chen_sqrt, store_all
 from remat_cli.solve.bounds import infeasible_reason
 from remat_cli.solve.gap_bound import gap_bound_ns
-from remat_cli.solve.types import Request
+from remat_cli.solve.types import Effort, Request
 from remat_cli.solve.verified import finish
 from remat_cli.solve.work import Work
 
 METHOD = "auto"
-# A gap of 0.1 % is below what profiles can tell apart.
-_GAP = 1000
-# The MILP has n^2 binaries and more; above this size it proves nothing within any effort.
+# The search ends at a gap of 1 to so many: 0.1 % is below what profiles can tell apart.
+_GAP: dict[Effort, int] = {"quick": 1000, "normal": 4000, "thorough": 20_000}
+# The MILP has n^2 Booleans and more; above this size it proves optima within no effort, above the second nothing.
 _EXACT_NODES = 80
+_INFEASIBLE_NODES = 130
 
 
 def solve(request: Request) -> Solution:
@@ -51,11 +54,16 @@ def solve(request: Request) -> Solution:
 
 @dataclass
 class _Portfolio:
-    """The cheapest solution so far, and the proved bound; `impossible` when a method proved that there is none."""
+    """The cheapest solution so far, and the proved bound.
+
+    `optimum_ns`: a cost that is optimal up to the tolerance of the method that proved it. `impossible`: a proof that
+    there is no schedule.
+    """
 
     request: Request
     best: Solution | None = None
     bound_ns: int = 0
+    optimum_ns: int = -1
     impossible: Solution | None = None
 
     def answer(self, note: str) -> Solution:
@@ -64,7 +72,7 @@ class _Portfolio:
                 return self.impossible
             why = "no method found one within the effort"
             return finish(self.request, METHOD, None, "unknown", lower_bound_ns=self.bound_ns, message=why)
-        status: Status = "optimal" if self.best.cost_ns <= self.bound_ns else "feasible"
+        status: Status = "optimal" if self.best.cost_ns <= max(self.bound_ns, self.optimum_ns) else "feasible"
         return replace(self.best, status=status, lower_bound_ns=self.bound_ns, message=note)
 
     def search(self, task: Task) -> None:
@@ -81,7 +89,7 @@ class _Portfolio:
         self.bound_ns = max(self.bound_ns, gap_bound_ns(request.problem, request.capacity_bytes))
         if len(request.problem.nodes) <= _EXACT_NODES and not self.close():
             self.prove()
-        if self.impossible is not None:
+        if self.impossible is not None or self.close():
             return
 
         def offer(found: Best) -> bool:
@@ -89,8 +97,9 @@ class _Portfolio:
             task.advance(detail=self.progress())
             return self.close()
 
-        if not self.close():
-            local.refine(request, holds, work, offer)
+        local.refine(request, holds, work, offer)
+        if self.best is None and _EXACT_NODES < len(request.problem.nodes) <= _INFEASIBLE_NODES:
+            self.prove()
 
     def offer(self, solution: Solution) -> None:
         if solution.cost_ns is None:
@@ -102,7 +111,8 @@ class _Portfolio:
         """True when there is nothing left to gain."""
         if self.best is None or self.best.cost_ns is None:
             return False
-        return self.best.cost_ns - self.bound_ns <= self.bound_ns // _GAP
+        gap_ns = self.best.cost_ns - max(self.bound_ns, self.optimum_ns)
+        return gap_ns <= self.bound_ns // _GAP[self.request.effort]
 
     def prove(self) -> None:
         """Checkmate's MILP, begun from the best schedule."""
@@ -113,6 +123,8 @@ class _Portfolio:
         self.offer(answer)
         if answer.status == "infeasible":
             self.impossible = answer
+        if answer.status == "optimal" and answer.cost_ns is not None:
+            self.optimum_ns = answer.cost_ns
         if answer.lower_bound_ns is not None:
             self.bound_ns = max(self.bound_ns, answer.lower_bound_ns)
 

@@ -260,7 +260,7 @@ class Holds:
         """Bytes at the worst step of stage s, and the order that gives them."""
         instance, held, run = self.instance, self.held, self.runs[s]
         live = int(self.base[s])
-        self.work.done += 2 + 4 * len(run)
+        self.work.done += 4 + 2 * len(run)
         if len(run) == 1:
             peak = live + instance.step_bytes[s]
             for t in instance.in_place[s]:
@@ -271,7 +271,7 @@ class Holds:
         peak = stage_peak(instance, order, live, held, s)
         if peak > self.capacity and 2 < len(run) <= LONGEST_REORDERED:
             other = frugal_order(instance, order, held, s)
-            self.work.done += 8 * len(run)
+            self.work.done += 4 * len(run)
             if other != order:
                 lower = stage_peak(instance, other, live, held, s)
                 if lower < peak:

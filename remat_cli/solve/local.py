@@ -61,7 +61,9 @@ def refine(request: Request, start: Holds, work: Work, offer: Offer) -> None:
     """Improve `start` until `work` is spent or `offer` has enough; each better schedule that fits is offered."""
     rng = random.Random(request.seed)
     search = _Search(start, work, offer)
-    if not search.pack(rng, work.share(_PACK_SHARE)) and not search.anneal(rng, work.share(_ANNEAL_SHARE)):
+    if start.fits() and search.pack(rng, work.share(_PACK_SHARE)):
+        return
+    if not search.anneal(rng, work.share(_ANNEAL_SHARE)):
         search.pack(rng, work.share(1.0))
 
 
@@ -114,6 +116,7 @@ def ruin_and_recreate(holds: Holds, rng: random.Random) -> bool:
     recomputes = holds.recomputes()
     if not recomputes:
         return False
+    holds.work.done += 100 + holds.instance.n // 2
     excess, cost = holds.excess(), holds.total
     mark = holds.mark()
     holds.retain_all(_window(holds, recomputes, rng))

@@ -54,7 +54,8 @@ def file_problem(name: str = "a") -> Problem:
 
 
 def test_figures_of_the_training_step() -> None:
-    """By hand. Fixed: x 1024, W 512, one 64, workspace 1170 + 36 -> 1216. Peak: wide and dwide (6016 each), mask 704, loss
+    """By hand. Fixed: x 1024, W 512, one 64, workspace 1170 + 36 -> 1216. Peak:
+    wide and dwide (6016 each), mask 704, loss
     64; store-all holds relu (3008) as well. conv (900) and relu (20) run twice."""
     assert training_plan().predicted == PlanPredicted(
         peak_bytes=2816 + 12800,
