@@ -52,7 +52,7 @@ def parse_device(text: str) -> Device:
 
 @cache
 def _runtime() -> Any:
-    """onnxruntime, quiet and loaded on first use; on machines with CUDA libraries from pip, those are preloaded."""
+    """onnxruntime, quiet and loaded on first use."""
     import onnxruntime as ort
 
     ort.set_default_logger_severity(4)

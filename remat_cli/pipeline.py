@@ -316,6 +316,9 @@ def _lower(
 ) -> Plan:
     from remat_cli.plan.convert import lower_solution
 
+    if request.time_limit_s is not None:
+        # Another run may get further in the same time, so the plan says how it was made.
+        solution = replace(solution, scope=f"{solution.scope}, time limit {request.time_limit_s:g} s, not reproducible")
     return lower_solution(
         problem,
         solution,
