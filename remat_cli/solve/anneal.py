@@ -22,14 +22,17 @@ from remat_cli.solve.work import Work
 _BLOCKS = 120
 _COOLING = 0.9624
 _STEPS = 32
-# Stage weights, in sixteenths.
+# Stage weights, in sixteenths: they grow by a step and a share of themselves where a stage is over the capacity.
 _WEIGHT = 16
 _WEIGHT_STEP = 4
 _WEIGHT_GROWTH = 16
 _WEIGHT_DECAY = 8
-_WEIGHT_MOST = 64 * _WEIGHT
+_WEIGHT_MOST = 512 * _WEIGHT
 # The price follows the state: up while it does not fit, down while it does.
-_PRICE_UP, _PRICE_DOWN, _PRICE_RANGE = 1.05, 0.98, 16.0
+_PRICE_UP, _PRICE_DOWN, _PRICE_RANGE = 1.05, 0.98, 8.0
+# Work per storage for which annealing from a heat of 1 pays, and the heat for large graphs.
+_WORK_PER_STORAGE = 25_000
+_LEAST_HEAT = 0.1
 _LN2 = 0.6931471805599453
 
 # (storage, a, c, b, held): a storage with the gap (a, b). Held: drop it up to stage c; not held: hold it from stage c.
@@ -48,6 +51,7 @@ class Annealer:
     """Anneals `holds`; `best` is the cheapest schedule that fitted on the way, `holds` end anywhere."""
 
     def __init__(self, holds: Holds, rng: random.Random, heat: float = 1.0) -> None:
+        """`heat`: the first temperature, as a multiple of what a recompute costs on average."""
         instance = holds.instance
         self.holds = holds
         self.best: Best | None = None
@@ -60,7 +64,7 @@ class Annealer:
         self._price = self._first_price = cost / size / _WEIGHT
         self._weights: Ints = np.full(instance.n, _WEIGHT, dtype=np.int64)
         # Excess is counted in units of 2 ** shift bytes, so that sums of excess x weight stay below 2 ** 63.
-        self._shift = max(0, int(holds.peak.max(initial=0)).bit_length() - 36)
+        self._shift = max(0, int(holds.peak.max(initial=0)).bit_length() - 34)
         self._excess = self._weigh_excess()
         self._remember()
 
@@ -196,6 +200,11 @@ class Annealer:
     def _remember(self) -> None:
         if not self._excess and (self.best is None or self.holds.total < self.best.cost):
             self.best = Best(self.holds.total, self.holds.sequence())
+
+
+def heat_for(holds: Holds, work: Work) -> float:
+    """Hot enough to rearrange everything when there is work for it, else cool enough to keep what is good."""
+    return min(max(work.left() / (_WORK_PER_STORAGE * max(holds.instance.count, 1)), _LEAST_HEAT), 1.0)
 
 
 def _typical(holds: Holds) -> tuple[float, float]:

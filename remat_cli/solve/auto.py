@@ -5,7 +5,6 @@
 3. Checkmate's MILP where the graph is small enough for a proof.
 4. Ruin and recreate and annealing until the gap to the bound is at most 0.1 % (less with more effort), or the effort
    is spent.
-5. Where nothing fitted and the graph is small: the MILP again, to prove that nothing can.
 
 The answer's `method` is the one that made the schedule.
 """
@@ -26,11 +25,14 @@ from remat_cli.solve.verified import finish
 from remat_cli.solve.work import Work
 
 METHOD = "auto"
+# Checkmate's proofs are about schedules that recompute in node order within a stage, which the heuristics need not.
+IN_ORDER = "live bytes, recomputes in node order"
 # The search ends at a gap of 1 to so many: 0.1 % is below what profiles can tell apart.
 _GAP: dict[Effort, int] = {"quick": 1000, "normal": 4000, "thorough": 20_000}
-# The MILP has n^2 Booleans and more; above this size it proves optima within no effort, above the second nothing.
+# The MILP has n^2 Booleans and more; above this size it proves nothing within any effort.
 _EXACT_NODES = 80
-_INFEASIBLE_NODES = 130
+# Share of the effort for other orders, where Checkmate proved that none in node order fits.
+_LAST_HOPE = 0.2
 
 
 def solve(request: Request) -> Solution:
@@ -56,24 +58,34 @@ def solve(request: Request) -> Solution:
 class _Portfolio:
     """The cheapest solution so far, and the proved bound.
 
-    `optimum_ns`: a cost that is optimal up to the tolerance of the method that proved it. `impossible`: a proof that
-    there is no schedule.
+    `in_order`: Checkmate's answer, whose proofs hold for schedules that recompute in node order within a stage.
     """
 
     request: Request
     best: Solution | None = None
     bound_ns: int = 0
-    optimum_ns: int = -1
-    impossible: Solution | None = None
+    in_order: Solution | None = None
 
     def answer(self, note: str) -> Solution:
+        exact = self.in_order
         if self.best is None or self.best.cost_ns is None:
-            if self.impossible is not None:
-                return self.impossible
+            if exact is not None and exact.status == "infeasible":
+                return replace(exact, scope=IN_ORDER)
             why = "no method found one within the effort"
             return finish(self.request, METHOD, None, "unknown", lower_bound_ns=self.bound_ns, message=why)
-        status: Status = "optimal" if self.best.cost_ns <= max(self.bound_ns, self.optimum_ns) else "feasible"
-        return replace(self.best, status=status, lower_bound_ns=self.bound_ns, message=note)
+        cost_ns = self.best.cost_ns
+        status: Status = "optimal" if cost_ns <= self.bound_ns else "feasible"
+        answer = replace(self.best, status=status, lower_bound_ns=self.bound_ns, message=note)
+        if (
+            status == "optimal"
+            or exact is None
+            or exact.lower_bound_ns is None
+            or exact.lower_bound_ns <= self.bound_ns
+        ):
+            return answer
+        if exact.status == "optimal" and exact.cost_ns == cost_ns:
+            answer = replace(answer, status="optimal")
+        return replace(answer, lower_bound_ns=min(exact.lower_bound_ns, cost_ns), scope=IN_ORDER)
 
     def search(self, task: Task) -> None:
         """All methods in turn; each stage is left out when there is nothing to gain from it."""
@@ -89,17 +101,16 @@ class _Portfolio:
         self.bound_ns = max(self.bound_ns, gap_bound_ns(request.problem, request.capacity_bytes))
         if len(request.problem.nodes) <= _EXACT_NODES and not self.close():
             self.prove()
-        if self.impossible is not None or self.close():
-            return
 
         def offer(found: Best) -> bool:
             self.offer(finish(request, local.METHOD, found.sequence, "feasible"))
             task.advance(detail=self.progress())
             return self.close()
 
-        local.refine(request, holds, work, offer)
-        if self.best is None and _EXACT_NODES < len(request.problem.nodes) <= _INFEASIBLE_NODES:
-            self.prove()
+        if not self.close():
+            exact = self.in_order
+            hopeless = exact is not None and exact.status == "infeasible"
+            local.refine(request, holds, work.share(_LAST_HOPE) if hopeless else work, offer)
 
     def offer(self, solution: Solution) -> None:
         if solution.cost_ns is None:
@@ -111,22 +122,18 @@ class _Portfolio:
         """True when there is nothing left to gain."""
         if self.best is None or self.best.cost_ns is None:
             return False
-        gap_ns = self.best.cost_ns - max(self.bound_ns, self.optimum_ns)
-        return gap_ns <= self.bound_ns // _GAP[self.request.effort]
+        bound_ns = self.bound_ns
+        if self.in_order is not None and self.in_order.lower_bound_ns is not None:
+            bound_ns = max(bound_ns, self.in_order.lower_bound_ns)
+        return self.best.cost_ns - bound_ns <= bound_ns // _GAP[self.request.effort]
 
     def prove(self) -> None:
         """Checkmate's MILP, begun from the best schedule."""
         from remat_cli.solve.checkmate import solve as checkmate
 
         start = self.best.sequence if self.best is not None else self.request.warm_start
-        answer = checkmate(replace(self.request, warm_start=start))
-        self.offer(answer)
-        if answer.status == "infeasible":
-            self.impossible = answer
-        if answer.status == "optimal" and answer.cost_ns is not None:
-            self.optimum_ns = answer.cost_ns
-        if answer.lower_bound_ns is not None:
-            self.bound_ns = max(self.bound_ns, answer.lower_bound_ns)
+        self.in_order = checkmate(replace(self.request, warm_start=start))
+        self.offer(self.in_order)
 
     def progress(self) -> str:
         if self.best is None or self.best.cost_ns is None:

@@ -84,7 +84,7 @@ class Fitter:
         factor: dict[int, int] = {}
         heap = [(-value, t) for value, t in self._passing(s, factor)]
         heapq.heapify(heap)
-        while heap and int(holds.peak[s]) > holds.capacity:
+        while heap and int(holds.peak[s]) > holds.capacity and not holds.work.spent():
             _, t = heapq.heappop(heap)
             if not (holds.held[t][s] and holds.held[t][s + 1]):
                 continue

@@ -21,7 +21,7 @@ from remat_cli.solve.work import Work
 METHOD = "greedy"
 _RUNG_PERCENT = 5
 # No descent may use more than this part of what is left of the work.
-_DESCENT_SHARE = 0.3
+_DESCENT_SHARE = 0.15
 
 
 def solve(request: Request) -> Solution:

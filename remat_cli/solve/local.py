@@ -10,7 +10,7 @@ import random
 from collections.abc import Callable
 
 from remat_cli.problem import Solution
-from remat_cli.solve.anneal import Annealer, Best
+from remat_cli.solve.anneal import Annealer, Best, heat_for
 from remat_cli.solve.bounds import infeasible_reason
 from remat_cli.solve.evict import Fitter, Style, refill
 from remat_cli.solve.greedy import best_descent
@@ -26,8 +26,9 @@ _POWER = (1, 2, 2, 3)
 # A window of recomputes may have this many storages, so that recreating it stays cheap.
 _WINDOW = 12
 _LARGE = 600
-# Shares of the work that is left: first packing, then annealing, then packing again.
-_PACK_SHARE, _ANNEAL_SHARE = 0.15, 0.75
+# Shares of the work that is left: packing, then annealing, then packing again; nearly all for annealing where nothing
+# fits yet, since half an annealing finds nothing.
+_PACK_SHARE, _ANNEAL_SHARE, _REPAIR_SHARE = 0.15, 0.75, 0.95
 # Packing hands its remaining work on after this many iterations without gain.
 _IDLE = 300
 
@@ -63,7 +64,7 @@ def refine(request: Request, start: Holds, work: Work, offer: Offer) -> None:
     search = _Search(start, work, offer)
     if start.fits() and search.pack(rng, work.share(_PACK_SHARE)):
         return
-    if not search.anneal(rng, work.share(_ANNEAL_SHARE)):
+    if not search.anneal(rng, work.share(_ANNEAL_SHARE if start.fits() else _REPAIR_SHARE)):
         search.pack(rng, work.share(1.0))
 
 
@@ -102,7 +103,7 @@ class _Search:
 
     def anneal(self, rng: random.Random, work: Work) -> bool:
         """Anneal; the state becomes that of the best schedule."""
-        annealer = Annealer(self.holds, rng)
+        annealer = Annealer(self.holds, rng, heat_for(self.holds, work))
         enough = annealer.run(work, self._offer)
         if self.best is not None:
             instance = self.holds.instance

@@ -9,7 +9,7 @@ from remat_cli.memory import replay_sequence
 from remat_cli.problem import Problem, Solution
 from remat_cli.reporter import Reporter
 from remat_cli.solve import greedy, local
-from remat_cli.solve.anneal import Annealer
+from remat_cli.solve.anneal import Annealer, heat_for
 from remat_cli.solve.baselines import chen_sequences
 from remat_cli.solve.bounds import working_set_bound
 from remat_cli.solve.evict import Fitter, refill
@@ -38,7 +38,7 @@ class Smallest:
 
 
 def smallest_feasible(problem: Problem, *, reporter: Reporter | None = None) -> Smallest:
-    """Try the working-set bound, then bisect between what failed and the lowest peak so far.
+    """Try the working-set bound, then go down from the lowest peak so far, towards what failed.
 
     Store-all is the answer where it already needs no more than the bound: then no budget below 100 % is feasible.
     """
@@ -46,11 +46,12 @@ def smallest_feasible(problem: Problem, *, reporter: Reporter | None = None) -> 
     search = _Search(problem)
     with (reporter or Reporter()).task("looking for the smallest budget") as task:
         low = bound.bytes
-        if search.peak > low and not search.attempt(low):
+        if search.peak > low and not search.attempt(low, annealing=False):
             while search.peak - low > max(search.peak // _CLOSE, problem.alignment) and not search.work.spent():
-                middle = (low + search.peak) // 2
-                if not search.attempt(middle):
-                    low = middle
+                # Far below the best peak an attempt is work for nothing.
+                target = max((low + search.peak) // 2, search.peak * 9 // 10)
+                if not search.attempt(target):
+                    low = target
                 task.advance(detail=f"{search.peak} bytes")
     request = Request(problem, search.peak)
     proved = len(search.sequence) == len(problem.nodes)
@@ -72,15 +73,18 @@ class _Search:
         for sequence in chen_sequences(problem):
             self._offer("chen-greedy", sequence)
 
-    def attempt(self, capacity: int) -> bool:
+    def attempt(self, capacity: int, *, annealing: bool = True) -> bool:
         """Fit from the best state, then from store-all, then anneal. True when the oracle's peak is within it."""
         warm, cold = self._best_state(capacity), Holds(self.instance, capacity, self.work)
         for holds in (warm, cold):
             if self._descend(holds):
                 return True
+        if not annealing:
+            return False
         nearest = min((warm, cold), key=Holds.excess)
-        annealer = Annealer(nearest, random.Random(0))
-        if annealer.run(self.work.share(_ANNEAL_SHARE), lambda best: True):
+        work = self.work.share(_ANNEAL_SHARE)
+        annealer = Annealer(nearest, random.Random(0), heat_for(nearest, work))
+        if annealer.run(work, lambda best: True):
             assert annealer.best is not None
             self._offer(local.METHOD, annealer.best.sequence)
         return self.peak <= capacity

@@ -48,8 +48,9 @@ class _Rule:
         return not any(u != v and done >> u & 1 for s, u in self.overwriters.items() if s in states and u is not None)
 
 
-def cheapest_staged(problem: Problem, capacity_bytes: int) -> int | None:
-    """Least cost over all schedules that first compute nodes in order and recompute in order within a stage.
+def cheapest_staged(problem: Problem, capacity_bytes: int, *, ordered: bool = True) -> int | None:
+    """Least cost over all schedules that first compute nodes in order and recompute in order within a stage, or in any
+    order there (`ordered` False).
 
     Costs of zero count as one. None when there is no such schedule.
     """
@@ -74,7 +75,7 @@ def cheapest_staged(problem: Problem, capacity_bytes: int) -> int | None:
                 continue
             for during, after in rule.steps(v, residents):
                 if during <= capacity_bytes:
-                    place = (stage + 1, 0) if v == stage else (stage, v + 1)
+                    place = (stage + 1, 0) if v == stage else (stage, v + 1 if ordered else 0)
                     successors.append((cost + costs[v], *place, after))
         for new in successors:
             if new[0] < best.get(new[1:], 1 << 62):
