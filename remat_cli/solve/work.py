@@ -10,8 +10,8 @@ from remat_cli.solve.types import Request
 # One unit is about a microsecond of the heuristics' inner loops on a desktop core of the 2020s.
 UNITS = {"quick": 1_500_000, "normal": 12_000_000, "thorough": 100_000_000}
 _UNITS_PER_S = 1_000_000
-# Problems of fewer tensors than the second get a share of the effort, and the first more than their share.
-_SMALL, _LARGE = 20, 300
+# Problems of fewer tensors get a share of the effort.
+_LARGE = 100
 _ENDLESS = 1 << 62
 
 
@@ -36,7 +36,7 @@ class Work:
     def of(request: Request) -> Work:
         """What `request.effort` allows, less for small problems; a time limit replaces it by the clock."""
         if request.time_limit_s is None:
-            size = min(len(request.problem.tensors) + _SMALL, _LARGE)
+            size = min(len(request.problem.tensors), _LARGE)
             return Work(UNITS[request.effort] * size // _LARGE)
         now = time.monotonic()
         return Work(_ENDLESS, 0, now, now + request.time_limit_s)
