@@ -259,6 +259,8 @@ def _as_asked(solution: Solution, first: Solution) -> Solution:
 def _raise_no_schedule(
     request: CompileRequest, problem: Problem, budget_bytes: int, answer: Solution | None, needed: int
 ) -> None:
+    from remat_cli.solve.verified import LIVE_BYTES
+
     smallest, _ = smallest_budget(request.source, problem, request.reporter)
     hint = f"smallest feasible budget found: {smallest} bytes ({format_bytes(smallest)}): try --budget {smallest}"
     asked = f"budget of {budget_bytes} bytes ({format_bytes(budget_bytes)})"
@@ -268,7 +270,7 @@ def _raise_no_schedule(
             "constants and kernel workspace",
             hint,
         )
-    if answer.status == "infeasible":
+    if answer.status == "infeasible" and answer.scope == LIVE_BYTES:
         raise InfeasibleError(f"no schedule fits a {asked}: {answer.message}", hint)
     if answer.sequence is not None:
         total = problem.fixed_bytes + needed

@@ -9,7 +9,7 @@ import onnx
 import pytest
 
 from plans.graphs import mlp_train
-from remat_cli.errors import InfeasibleError, InputError
+from remat_cli.errors import InfeasibleError, InputError, NoScheduleError
 from remat_cli.pipeline import (
     CompileRequest,
     compile_plan,
@@ -21,6 +21,8 @@ from remat_cli.pipeline import (
 )
 from remat_cli.plan.check import check_plan
 from remat_cli.plan.types import Plan
+from remat_cli.problem import Solution
+from remat_cli.solve.types import Request
 from remat_cli.units import parse_size
 
 
@@ -93,3 +95,15 @@ def test_without_in_place_the_peak_is_higher(small_request: CompileRequest) -> N
     )
     plan = compile_plan(replace(small_request, in_place=False, budget=parse_size("80%")))
     assert not any(step.note for step in plan.steps)
+
+
+def test_a_proof_for_one_node_order_is_no_proof_of_infeasibility(
+    small_request: CompileRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def restricted(_name: str, _question: Request) -> Solution:
+        scope = "live bytes, recomputes in node order"
+        return Solution("checkmate", "infeasible", scope=scope, message="none in the graph's order fits")
+
+    monkeypatch.setattr("remat_cli.solve.registry.run_method", restricted)
+    with pytest.raises(NoScheduleError, match="none in the graph's order fits"):
+        compile_plan(small_request)

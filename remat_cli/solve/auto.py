@@ -21,12 +21,10 @@ from remat_cli.solve.baselines import chen_greedy, chen_sqrt, store_all
 from remat_cli.solve.bounds import infeasible_reason
 from remat_cli.solve.gap_bound import gap_bound_ns
 from remat_cli.solve.types import Effort, Request
-from remat_cli.solve.verified import finish
+from remat_cli.solve.verified import LIVE_BYTES, finish
 from remat_cli.solve.work import Work
 
 METHOD = "auto"
-# Checkmate's proofs are about schedules that recompute in node order within a stage, which the heuristics need not.
-IN_ORDER = "live bytes, recomputes in node order"
 # The search ends at a gap of 1 to so many: 0.1 % is below what profiles can tell apart.
 _GAP: dict[Effort, int] = {"quick": 1000, "normal": 4000, "thorough": 20_000}
 # The MILP has n^2 Booleans and more; above this size it proves nothing within any effort.
@@ -70,12 +68,12 @@ class _Portfolio:
         exact = self.in_order
         if self.best is None or self.best.cost_ns is None:
             if exact is not None and exact.status == "infeasible":
-                return replace(exact, scope=IN_ORDER)
+                return exact
             why = "no method found one within the effort"
             return finish(self.request, METHOD, None, "unknown", lower_bound_ns=self.bound_ns, message=why)
         cost_ns = self.best.cost_ns
         status: Status = "optimal" if cost_ns <= self.bound_ns else "feasible"
-        answer = replace(self.best, status=status, lower_bound_ns=self.bound_ns, message=note)
+        answer = replace(self.best, status=status, scope=LIVE_BYTES, lower_bound_ns=self.bound_ns, message=note)
         if (
             status == "optimal"
             or exact is None
@@ -85,7 +83,7 @@ class _Portfolio:
             return answer
         if exact.status == "optimal" and exact.cost_ns == cost_ns:
             answer = replace(answer, status="optimal")
-        return replace(answer, lower_bound_ns=min(exact.lower_bound_ns, cost_ns), scope=IN_ORDER)
+        return replace(answer, lower_bound_ns=min(exact.lower_bound_ns, cost_ns), scope=exact.scope)
 
     def search(self, task: Task) -> None:
         """All methods in turn; each stage is left out when there is nothing to gain from it."""

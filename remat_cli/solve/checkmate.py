@@ -26,9 +26,11 @@ from remat_cli.solve.formulation import Formulation, Term, assignment_of, build,
 from remat_cli.solve.stages import holds_from_stages, in_place_candidates, runs_from_holds
 from remat_cli.solve.starts import Start, best_start
 from remat_cli.solve.types import Request
-from remat_cli.solve.verified import finish
+from remat_cli.solve.verified import LIVE_BYTES, finish
 
 METHOD = "checkmate"
+# What the MILP's proofs are about: other orders of a stage's recomputes can fit, or cost less.
+SCOPE = f"{LIVE_BYTES}, recomputes in node order"
 MAX_NODES = 130
 MAX_BOOLEANS = 400_000
 # Sums of the coefficients of one row stay below this.
@@ -76,20 +78,20 @@ def _search(request: Request, start: Start | None, task: Task) -> Solution:
     unit = max(whole, -(-total // MAX_ROW_SUM))
     found = _ask(request, unit, start, task)
     if found.infeasible:
-        message = "no schedule that first computes the nodes in the graph's order fits (proved by CP-SAT)"
-        return finish(request, METHOD, None, "infeasible", message=message)
+        message = "no schedule that computes and recomputes in the graph's order of nodes fits (proved by CP-SAT)"
+        return finish(request, METHOD, None, "infeasible", SCOPE, message=message)
     if found.sequence is None and found.missed and unit > whole:
         found = _ask_again(request, whole, total, start, task, found.bound_ns)
     bound_ns = max(problem.total_cost_ns, found.bound_ns)
     if found.sequence is None:
         message = "CP-SAT found no schedule within its effort: try --effort thorough, auto or greedy"
-        return finish(request, METHOD, None, "unknown", lower_bound_ns=bound_ns, message=message)
+        return finish(request, METHOD, None, "unknown", SCOPE, bound_ns, message)
     cost_ns = sum(problem.nodes[v].cost_ns for v in found.sequence)
     bound_ns = min(bound_ns, cost_ns)
     if found.optimal or bound_ns == cost_ns:
-        return finish(request, METHOD, found.sequence, "optimal", lower_bound_ns=bound_ns)
+        return finish(request, METHOD, found.sequence, "optimal", SCOPE, bound_ns)
     message = f"started from {start.name}" if start is not None else ""
-    return finish(request, METHOD, found.sequence, "feasible", lower_bound_ns=bound_ns, message=message)
+    return finish(request, METHOD, found.sequence, "feasible", SCOPE, bound_ns, message)
 
 
 def _ask_again(request: Request, whole: int, total: int, start: Start | None, task: Task, bound_ns: int) -> _Found:
