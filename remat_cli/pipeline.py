@@ -13,7 +13,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from remat_cli.errors import InfeasibleError, InputError, ModelError, NoScheduleError
+from remat_cli.errors import DeviceError, InfeasibleError, InputError, NoScheduleError
 from remat_cli.memory import replay_sequence, steps_of
 from remat_cli.ort_session import Device, parse_device
 from remat_cli.plan.types import Plan, PlanCosts, PlanDevice, PlanModel
@@ -108,7 +108,6 @@ def costs_from_profile(source: Source, profile: Path) -> Costs:
             f"remat profile {source.path.name} -o {profile.name}",
         )
     nodes = measured.costs()
-    _require_all(graph, nodes, profile.name)
     origin = PlanCosts("profile", profile.name, _sha256(profile.read_bytes()), measured.workspace)
     device = parse_device(measured.device.name)
     return Costs(nodes, origin, PlanDevice(device.name, device.alignment, measured.device.threads))
@@ -136,8 +135,13 @@ def costs_from_measurement(
     return costs_from_profile(source, profile_out)
 
 
-def costs_from_model(source: Source, name: str = DEFAULT_COST_MODEL, *, threads: int = 1) -> Costs:
-    """Analytic roofline costs of a device model: a built-in name, or a YAML file."""
+def costs_from_model(
+    source: Source, name: str = DEFAULT_COST_MODEL, *, threads: int = 1, reporter: Reporter | None = None
+) -> Costs:
+    """Analytic roofline costs of a device model: a built-in name, or a YAML file.
+
+    Nothing is run for them, so kernels are looked for here: ModelError names a node that the device cannot run.
+    """
     from remat_cli.profile.devices import load_device_model
     from remat_cli.profile.roofline import estimate_costs
 
@@ -145,7 +149,17 @@ def costs_from_model(source: Source, name: str = DEFAULT_COST_MODEL, *, threads:
     nodes = estimate_costs(_graph(source), model)
     origin = PlanCosts("cost-model", model.file, model.sha256, "estimated")
     device = Device(model.kind)
+    _require_kernels(_graph(source), device, reporter or Reporter())
     return Costs(nodes, origin, PlanDevice(device.name, device.alignment, threads))
+
+
+def _require_kernels(graph: Graph, device: Device, reporter: Reporter) -> None:
+    from remat_cli.model.kernels import check_kernels
+
+    try:
+        check_kernels(graph, device)
+    except DeviceError:
+        reporter.note(f"{device.name} is not here, so whether it has a kernel for every node was not checked")
 
 
 def problem_for(source: Source, costs: Costs, *, in_place: bool = True) -> Problem:
@@ -359,12 +373,6 @@ def _graph(source: Source) -> Graph:
     if source.graph is None:
         raise InputError(f"{source.path.name} is a problem file: it carries its own costs and cannot be measured")
     return source.graph
-
-
-def _require_all(graph: Graph, nodes: Mapping[str, NodeCost], file: str) -> None:
-    for node in graph.nodes:
-        if node.view_of is None and node.id not in nodes:
-            raise ModelError(f"{file} has no cost for {node.label} ({node.id})", f"remat profile {graph.path.name}")
 
 
 def _sha256(data: bytes) -> str:

@@ -9,7 +9,6 @@ takes no step. Solvers see storages only, through `Problem.reads`, `Problem.writ
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
@@ -121,20 +120,18 @@ class Problem:
 
     @cached_property
     def last_stage(self) -> tuple[int, ...]:
-        """For each node v, the last stage (index of a node's first computation) in which v may still run.
+        """For each node v, the last stage in which v may run; stage s runs node s for the first time, last of all.
 
-        n - 1 for ordinary nodes; v itself for nodes that run once; for readers of a state's resident, the stage
-        before its update (the update must follow every reader, recomputed ones included).
+        n for ordinary nodes: kept outputs may be recomputed after the last node. v itself for nodes that run once.
+        For readers of a state's resident, the stage of its update, which comes after all that its stage recomputes.
         """
-        last = [len(self.nodes) - 1 if node.recomputable else v for v, node in enumerate(self.nodes)]
+        n = len(self.nodes)
         updates = {t.state_of: t.producer for t in self.tensors if t.state_of is not None}
+        last = []
         for v, node in enumerate(self.nodes):
-            for t in node.inputs:
-                update = updates.get(self.root[t])
-                if update is not None and update != v:
-                    last[v] = min(last[v], update - 1)
-                elif update == v:
-                    last[v] = v
+            overwritten = [updates[self.root[t]] for t in node.inputs if self.root[t] in updates]
+            once = not node.recomputable or v in updates.values()
+            last.append(v if once else min([n, *(u for u in overwritten if u is not None)]))
         return tuple(last)
 
     @cached_property
@@ -165,19 +162,6 @@ class Solution:
     lower_bound_ns: int | None = None
     scope: str = "live bytes"
     message: str = ""
-
-
-def topological_faults(problem: Problem) -> Sequence[str]:
-    """What breaks the promise of `Problem` (used by readers of files): empty when all is well."""
-    faults = []
-    for v, node in enumerate(problem.nodes):
-        for t in node.inputs:
-            producer = problem.tensors[problem.root[t]].producer
-            if producer is not None and producer >= v:
-                faults.append(
-                    f"node {node.id} reads {problem.tensors[t].id}, which node {problem.nodes[producer].id} makes later"
-                )
-    return faults
 
 
 @dataclass(frozen=True, slots=True)

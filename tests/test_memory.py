@@ -221,7 +221,7 @@ def state_problem() -> Problem:
 
 def test_a_state_update_costs_nothing_and_comes_last() -> None:
     problem = state_problem()
-    assert problem.last_stage == (1, 2, 2)
+    assert problem.last_stage == (2, 3, 2)
     assert replay_sequence(problem, [0, 1, 2]).step_bytes == (64, 128, 64, 64, 0)
     with pytest.raises(IllegalStepError, match="node y reads W after W/new has overwritten it"):
         replay_sequence(problem, [0, 1, 2, 0])

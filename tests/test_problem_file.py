@@ -53,7 +53,7 @@ def test_reads_every_field() -> None:
     assert [(n.id, n.cost_ns, n.workspace_bytes) for n in problem.nodes] == [("a", 5, 3), ("b", 0, 0)]
     assert problem.nodes[1].inputs == (1, 0, 1)
     assert problem.kept == (2,)
-    assert problem.last_stage == (1, 1)
+    assert problem.last_stage == (2, 2)
 
 
 def test_optional_keys_have_defaults() -> None:

@@ -14,8 +14,8 @@ from click.core import ParameterSource
 from remat_cli.cli import options as opt
 from remat_cli.cli.plan_text import device_text, plan_facts, plan_summary
 from remat_cli.cli.settings import Setting, most_explicit
-from remat_cli.errors import DeviceError, InputError
-from remat_cli.ort_session import Device, parse_device
+from remat_cli.errors import InputError
+from remat_cli.ort_session import Device
 
 if TYPE_CHECKING:
     from remat_cli.cli.console import Terminal
@@ -184,22 +184,10 @@ def _costs(ctx: click.Context, asked: Asked, source: Source, feeds: Feeds | None
         costs = _measured(asked, asked.device, source, feeds, reporter)
     else:
         costs = pipeline.costs_from_model(
-            source, asked.cost_model or pipeline.DEFAULT_COST_MODEL, threads=asked.threads
+            source, asked.cost_model or pipeline.DEFAULT_COST_MODEL, threads=asked.threads, reporter=reporter
         )
-        _require_kernels(source, costs, reporter)
     reporter.note(f"costs: {costs.origin.source} {costs.origin.file}, {device_text(costs.device)}")
     return costs
-
-
-def _require_kernels(source: Source, costs: Costs, reporter: Reporter) -> None:
-    """Nothing was run for these costs, so a node that the device cannot run would come up in `remat run` only."""
-    from remat_cli.model.kernels import check_kernels
-
-    assert source.graph is not None
-    try:
-        check_kernels(source.graph, parse_device(costs.device.name))
-    except DeviceError:
-        reporter.note(f"{costs.device.name} is not here, so whether it has a kernel for every node was not checked")
 
 
 def _measured(asked: Asked, device: Device, source: Source, feeds: Feeds | None, reporter: Reporter) -> Costs:

@@ -53,10 +53,6 @@ class OpView:
         info = self.input(position)
         return info.size_bytes if info else 0
 
-    def out_bytes(self, position: int = 0) -> int:
-        info = self.output(position)
-        return info.size_bytes if info else 0
-
     def read_bytes(self) -> int:
         """Bytes of all distinct tensors that the node reads."""
         return sum(self.graph.tensors[name].size_bytes for name in dict.fromkeys(self.node.reads))

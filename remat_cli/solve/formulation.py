@@ -24,7 +24,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from remat_cli.problem import Problem
-from remat_cli.solve.stages import bit_set, bits, holds_from_stages, in_place_candidates, last_runs, producer_of
+from remat_cli.solve.stages import bit_set, bits, holds_from_stages, in_place_candidates, producer_of
 
 Term = tuple[int, int]
 
@@ -92,7 +92,7 @@ class Reach:
 def reach_of(problem: Problem) -> Reach:
     """`Reach` by one pass against the edges."""
     n = len(problem.nodes)
-    last = last_runs(problem)
+    last = problem.last_stage
     kept = set(problem.kept)
     run = [0] * n
     hold = [-1] * len(problem.tensors)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from remat_cli.problem import Problem
-from remat_cli.solve.stages import in_place_candidates, last_runs
+from remat_cli.solve.stages import in_place_candidates
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ def flatten(problem: Problem) -> Instance:
         ),
         writes=(*(tuple(number[t] for t in outs) for outs in problem.writes), ()),
         in_place=(*(tuple(t for t in storages if size[t]) for storages in in_place), ()),
-        last_stage=(*last_runs(problem), end),
+        last_stage=(*problem.last_stage, end),
         last_need=tuple(r[-1] if r else p for r, p in zip(readers, producer, strict=True)),
     )
 

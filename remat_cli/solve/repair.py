@@ -17,7 +17,6 @@ from remat_cli.solve.stages import (
     bits,
     holds_from_stages,
     in_place_candidates,
-    last_runs,
     pin_blocked,
     producer_of,
 )
@@ -60,7 +59,7 @@ class _Matrix:
         self.n = len(problem.nodes)
         self.sizes = [tensor.size_bytes for tensor in problem.tensors]
         self.costs = [max(node.cost_ns, 1) for node in problem.nodes]
-        self.last = last_runs(problem)
+        self.last = problem.last_stage
         self.candidates = in_place_candidates(problem)
         self.touch = [bit_set((*r, *w)) for r, w in zip(problem.reads, problem.writes, strict=True)]
         self.writes = [bit_set(w) for w in problem.writes]

@@ -55,22 +55,6 @@ def producer_of(problem: Problem, tensor: int) -> int:
     return producer
 
 
-def last_runs(problem: Problem) -> tuple[int, ...]:
-    """For each node, the last stage in which it may run.
-
-    n for ordinary nodes; v itself for nodes that run once; for readers of a state, the stage of its update: what a
-    stage recomputes comes before its own node. (`Problem.last_stage` says one less for these, and ends at n - 1.)
-    """
-    n = len(problem.nodes)
-    updates = {t.state_of: t.producer for t in problem.tensors if t.state_of is not None}
-    last = []
-    for v, node in enumerate(problem.nodes):
-        overwritten = [updates[problem.root[t]] for t in node.inputs if problem.root[t] in updates]
-        once = not node.recomputable or v in updates.values()
-        last.append(v if once else min([n, *(u for u in overwritten if u is not None)]))
-    return tuple(last)
-
-
 def in_place_candidates(problem: Problem) -> tuple[tuple[int, ...], ...]:
     """For each node, the storages that its first output may take over when they die in the node's step.
 
@@ -101,7 +85,7 @@ def runs_from_holds(problem: Problem, holds: Sequence[int]) -> Runs:
     n = len(problem.nodes)
     if len(holds) != n + 1:
         raise ValueError(f"holds for {len(holds)} stages, but {n} nodes make {n + 1}")
-    last = last_runs(problem)
+    last = problem.last_stage
     final = bit_set(problem.kept)
     writes = [bit_set(outputs) for outputs in problem.writes]
     stages: list[tuple[int, ...]] = []

@@ -138,7 +138,6 @@ def dropping(problem: Problem, seed: int, share: float = 0.3) -> list[int]:
     chance = random.Random(seed)
     live: set[int] = set()
     sequence: list[int] = []
-    last = len(problem.nodes) - 1
 
     def run(v: int) -> None:
         for t in problem.reads[v]:
@@ -152,7 +151,7 @@ def dropping(problem: Problem, seed: int, share: float = 0.3) -> list[int]:
         for t in sorted(live):
             producer = problem.tensors[t].producer
             assert producer is not None
-            if problem.last_stage[producer] == last and t not in problem.kept and chance.random() < share:
+            if problem.last_stage[producer] == len(problem.nodes) and t not in problem.kept and chance.random() < share:
                 live.discard(t)
         run(v)
     return sequence

@@ -227,7 +227,7 @@ def _may_forget(problem: Problem, t: int) -> bool:
     while pending:
         producer = problem.tensors[pending.pop()].producer
         assert producer is not None
-        if not problem.nodes[producer].recomputable or problem.last_stage[producer] < len(problem.nodes) - 1:
+        if not problem.nodes[producer].recomputable or problem.last_stage[producer] < len(problem.nodes):
             return False
         for read in problem.reads[producer]:
             if read not in seen:

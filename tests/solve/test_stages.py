@@ -15,7 +15,6 @@ from remat_cli.solve.stages import (
     bits,
     holds_from_stages,
     in_place_candidates,
-    last_runs,
     pin_blocked,
     runs_from_holds,
     sequence_from_holds,
@@ -68,7 +67,7 @@ def test_nodes_that_may_not_rerun_block_and_are_then_pinned() -> None:
     assert all(hold & 1 for hold in pinned[1:])
 
 
-def test_last_runs() -> None:
+def test_last_stage() -> None:
     tensors = (Tensor("W", 0, "weight"), *(Tensor(f"t{v}", 1, "activation", v) for v in range(3)))
     state = Tensor("W/new", 0, "state", producer=3, state_of=0)
     tail = Tensor("t4", 1, "activation", 4)
@@ -81,7 +80,7 @@ def test_last_runs() -> None:
     )
     problem = Problem("p", nodes, (*tensors, state, tail), (4, 5))
     # A reader of W may run in the update's stage, before it; ordinary nodes even after the last node.
-    assert last_runs(problem) == (3, 5, 2, 3, 5)
+    assert problem.last_stage == (3, 5, 2, 3, 5)
     replay_sequence(problem, (0, 1, 2, 0, 3, 4))
 
 
