@@ -15,7 +15,7 @@ import remat_cli
 PACKAGE = Path(remat_cli.__file__).parent
 # Leaves in order: each may import those before it, and every package may import the first six.
 LEAVES = [
-    "errors", "units", "reporter", "strict_json", "strict_yaml", "atomic",
+    "errors", "units", "reporter", "strict_json", "strict_yaml", "json_schema", "atomic",
     "problem", "memory", "ort_session", "device_memory", "problem_file",
 ]  # fmt: skip
 COMMON = {*LEAVES[:6], "__version__"}

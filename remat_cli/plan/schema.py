@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from remat_cli.json_schema import name_positions, schema_of
 from remat_cli.plan.types import FORMAT, VERSION, Plan, PlanNode, PlanStep, PlanTensor
 
 SCHEMA_FILE = Path(__file__).with_name("plan.schema.json")
@@ -16,19 +17,10 @@ _SHA256 = {"type": "string", "pattern": "^([0-9a-f]{64})?$"}
 
 def schema_bytes() -> bytes:
     """What `SCHEMA_FILE` must hold. JSON schema 2020-12; row fields are named by the titles of their positions."""
-    (_, definitions) = msgspec.json.schema_components([Plan], ref_template="#/$defs/{name}")
-    schema: dict[str, Any] = {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": f"{FORMAT}/{VERSION}",
-        **{key: value for key, value in definitions.pop("Plan").items() if key != "title"},
-        "$defs": definitions,
-    }
-    schema["properties"]["format"] = {"const": FORMAT}
-    schema["properties"]["format_version"] = {"type": "string", "pattern": rf"^{VERSION.partition('.')[0]}\.[0-9]+$"}
+    schema = schema_of(Plan, FORMAT, VERSION)
     for row in (PlanTensor, PlanNode, PlanStep):
-        for name, field in zip(row.__struct_fields__, definitions[row.__name__]["prefixItems"], strict=True):
-            field["title"] = name
-    _add_patterns(definitions)
+        name_positions(schema, row)
+    _add_patterns(schema["$defs"])
     return (json.dumps(schema, indent=2) + "\n").encode()
 
 
